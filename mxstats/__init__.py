@@ -1,0 +1,82 @@
+"""The numerics of block-scaled formats: the MXNorm constant, its error, its bounds, and real rows.
+
+Names load when first used (PEP 562), so that ``import mxstats`` itself stays instant.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from mxstats.activations import ActivationStore, capture
+    from mxstats.errors import CaptureError, MxstatsError, StoreError
+    from mxstats.measure import validate
+    from mxstats.simulation import simulate
+    from mxstats.theory import (
+        Estimate,
+        Gaussian,
+        Laplace,
+        StudentT,
+        block_moments,
+        constant,
+        constant_asymptotic,
+        distribution,
+        output_bounds,
+        rms_error,
+    )
+
+_HOME = {
+    "ActivationStore": "mxstats.activations",
+    "CaptureError": "mxstats.errors",
+    "Estimate": "mxstats.theory",
+    "Gaussian": "mxstats.theory",
+    "Laplace": "mxstats.theory",
+    "MxstatsError": "mxstats.errors",
+    "StoreError": "mxstats.errors",
+    "StudentT": "mxstats.theory",
+    "block_moments": "mxstats.theory",
+    "capture": "mxstats.activations",
+    "constant": "mxstats.theory",
+    "constant_asymptotic": "mxstats.theory",
+    "distribution": "mxstats.theory",
+    "output_bounds": "mxstats.theory",
+    "rms_error": "mxstats.theory",
+    "simulate": "mxstats.simulation",
+    "validate": "mxstats.measure",
+}
+_PACKAGES = ("activations", "experiments", "measure", "simulation", "theory")
+
+__all__ = [
+    "ActivationStore",
+    "CaptureError",
+    "Estimate",
+    "Gaussian",
+    "Laplace",
+    "MxstatsError",
+    "StoreError",
+    "StudentT",
+    "block_moments",
+    "capture",
+    "constant",
+    "constant_asymptotic",
+    "distribution",
+    "output_bounds",
+    "rms_error",
+    "simulate",
+    "validate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"mxstats.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'mxstats' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES})
