@@ -16,14 +16,15 @@ distribution function of the maximum when one entry is size-biased.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import elementwise
 
 from mxstats.theory.arguments import check_block_size, check_p
-from mxstats.theory.distributions import Distribution, Samples, distribution
+from mxstats.theory.distributions import Distribution, Samples
+from mxstats.theory.distributions import distribution as as_distribution
 from mxstats.theory.quadrature import integrate
 
 Array = NDArray[np.float64]
@@ -46,29 +47,29 @@ class BlockMoments(NamedTuple):
 
 
 def log_moment(dist: Distribution | Samples, p: ArrayLike, block_size: ArrayLike) -> Array:
-    """ln E[m^p] at rms = 1, broadcast over p and block_size (arguments already checked)."""
+    """Ln E[m^p] at rms = 1, broadcast over p and block_size (arguments already checked)."""
     if isinstance(dist, Samples):
         return _each(dist.log_moment, dist, p, block_size)
     return _log_moment(_plain_maximum, dist, p, block_size)
 
 
 def log_square_moment(dist: Distribution | Samples, p: ArrayLike, block_size: ArrayLike) -> Array:
-    """ln E[x₁² m^p] at rms = 1, x₁ being one entry of the block."""
+    """Ln E[x₁² m^p] at rms = 1, x₁ being one entry of the block."""
     if isinstance(dist, Samples):
         return _each(dist.log_square_moment, dist, p, block_size)
     return _log_moment(_size_biased_maximum, dist, p, block_size)
 
 
 def block_moments(
-    dist: Distribution | Samples | str, *, p: ArrayLike, block_size: ArrayLike
+    distribution: Any = "gaussian", *, p: ArrayLike = 2.0, block_size: ArrayLike = 32
 ) -> BlockMoments:
-    """E[m^p], Var(m^p), Cov(q, m^p) and Var(q) of one block at rms = 1 (DESIGN: "Theory").
+    """E[m^p], Var(m^p), Cov(q, m^p) and Var(q) of one block at rms = 1.
 
     q = Σx²/B is the block's mean square. Var(m^p) is infinite for 2p >= the tail index, Var(q) for
     4 >= it, the covariance for p + 2 >= it when B = 1 and, as the largest entry carries both, for
     every B. Raises as :func:`mxstats.constant` does.
     """
-    dist = distribution(dist)
+    dist = as_distribution(distribution)
     p, block_size = np.broadcast_arrays(check_p(p, dist), check_block_size(block_size))
     tail = dist.tail_index
     log_mean = log_moment(dist, p, block_size)
@@ -86,7 +87,7 @@ def block_moments(
 
 
 def log_block_quantile(dist: Distribution, log_probability: ArrayLike) -> Array:
-    """The u at which ln P(|X| > e^u) equals ``log_probability``: a quantile of ln|X|, rms = 1."""
+    """Return the u at which ln P(|X| > e^u) is ``log_probability``; rms = 1."""
     goal = np.asarray(log_probability, dtype=float)
 
     def excess(u: Array, goal: Array) -> Array:

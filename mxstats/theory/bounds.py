@@ -11,8 +11,8 @@ short last one) and K = ⌈D/B⌉:
     smallest RMS(y)      c̃ √(K/D)                       p <= 2     one spike in every block
                          c̃ K^(1/p)/√D                   p > 2      one spike in all
 
-They follow from n_k⁻¹ m_k² <= q_k <= m_k² and the extremes of Σ w_k m_k² at a fixed Σ m_k^p, a convex
-function of m^p for p <= 2 and a concave one above. RMSNorm has √D and 1.
+They follow from m_k²/n_k <= q_k <= m_k² and the extremes of Σ w_k m_k² at a fixed Σ m_k^p, a
+convex function of m^p for p <= 2 and a concave one above. RMSNorm has √D and 1.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from mxstats.theory.arguments import check_block_size, check_hidden_size, check_p, n_blocks
 from mxstats.theory.constant import constant
-from mxstats.theory.distributions import Samples, distribution
+from mxstats.theory.distributions import Samples
+from mxstats.theory.distributions import distribution as as_distribution
 
 Extreme = Literal["max_abs", "rms_low", "rms_high"]
 
@@ -105,9 +106,9 @@ class OutputBounds:
 
 
 def output_bounds(
-    dist: Any = "gaussian", *, p: float = 2.0, block_size: int = 32, hidden_size: int
+    distribution: Any = "gaussian", *, p: float = 2.0, block_size: int = 32, hidden_size: int
 ) -> OutputBounds:
-    """Bounds of MXNorm's output when c̃ is the one of ``dist``.
+    """Bounds of MXNorm's output when c̃ is the one of ``distribution``.
 
     At hidden_size 4096, block_size 32, Gaussian, the largest output is 300.4 for p=1 and 27.0 for
     p=2; RMSNorm's is √4096 = 64.
@@ -117,7 +118,7 @@ def output_bounds(
     ValueError, TypeError
         As :func:`mxstats.constant`, for scalars; K^(1/p) beyond double precision.
     """
-    dist = distribution(dist)
+    dist = as_distribution(distribution)
     exponent, size, width = (
         check_p(p, dist),
         check_block_size(block_size),

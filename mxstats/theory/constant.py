@@ -8,13 +8,14 @@ from scipy import special
 
 from mxstats.theory.arguments import check_block_size, check_hidden_size, check_p, n_blocks
 from mxstats.theory.block_maximum import log_block_quantile, log_moment
-from mxstats.theory.distributions import Distribution, Estimate, Samples, distribution
+from mxstats.theory.distributions import Distribution, Samples
+from mxstats.theory.distributions import distribution as as_distribution
 
 Array = NDArray[np.float64]
 
 
 def constant(
-    dist: Any = "gaussian",
+    distribution: Any = "gaussian",
     *,
     p: ArrayLike = 2.0,
     block_size: ArrayLike = 32,
@@ -27,7 +28,7 @@ def constant(
 
     Parameters
     ----------
-    dist
+    distribution
         What :func:`mxstats.distribution` takes: a name, a distribution, or an array of samples.
     p
         Exponent(s) of the power mean, any real number above 0.
@@ -51,18 +52,18 @@ def constant(
     TypeError
         Arguments of the wrong kind.
     """
-    dist = distribution(dist)
+    dist = as_distribution(distribution)
     exponent, size = check_p(p, dist), check_block_size(block_size)
     width = None if hidden_size is None else check_hidden_size(hidden_size)
     if isinstance(dist, Samples):
         return dist.jackknife(lambda part: np.exp(log_constant(part, exponent, size, width)))
-    return _plain(np.exp(log_constant(dist, exponent, size, width)))
+    return plain(np.exp(log_constant(dist, exponent, size, width)))
 
 
 def log_constant(
     dist: Distribution | Samples, p: ArrayLike, block_size: ArrayLike, hidden_size: ArrayLike | None
 ) -> Array:
-    """ln c̃, for arguments already checked."""
+    """Ln c̃, for arguments already checked."""
     return log_row_moment(dist, p, block_size, hidden_size) / np.asarray(p)
 
 
@@ -84,7 +85,7 @@ def log_row_moment(
 
 
 def constant_asymptotic(
-    dist: Any = "gaussian", *, p: ArrayLike = 2.0, block_size: ArrayLike = 32
+    distribution: Any = "gaussian", *, p: ArrayLike = 2.0, block_size: ArrayLike = 32
 ) -> Any:
     """Leading asymptotic form of c̃(p, B) as B grows; an approximation, never used by the rest.
 
@@ -100,11 +101,11 @@ def constant_asymptotic(
     Raises
     ------
     ValueError
-        As :func:`constant`; and for bounded distributions and block_size 1, which have no such form.
+        As :func:`constant`; and for bounded distributions and block_size 1: no such form.
     TypeError
         Samples, whose empirical distribution has no tail.
     """
-    dist = distribution(dist)
+    dist = as_distribution(distribution)
     if isinstance(dist, Samples):
         raise TypeError("samples have no asymptotic form: their tail ends at the largest value")
     exponent, size = np.broadcast_arrays(check_p(p, dist), check_block_size(block_size))
@@ -115,14 +116,14 @@ def constant_asymptotic(
     u = log_block_quantile(dist, -np.log(size))
     b = np.exp(u)
     if np.isfinite(dist.tail_index):
-        return _plain(b * special.gamma(1.0 - exponent / dist.tail_index) ** (1.0 / exponent))
+        return plain(b * special.gamma(1.0 - exponent / dist.tail_index) ** (1.0 / exponent))
     # a = S/f = −b / (d ln S / d ln t), by a central difference: error 1e-10, far below the form's.
     step = 1e-5
     slope = (dist.log_survival(u + step) - dist.log_survival(u - step)) / (2.0 * step)
     a = -b / slope
-    return _plain(b + np.euler_gamma * a + (exponent - 1.0) * np.pi**2 * a**2 / (12.0 * b))
+    return plain(b + np.euler_gamma * a + (exponent - 1.0) * np.pi**2 * a**2 / (12.0 * b))
 
 
-def _plain(values: Array) -> Any:
-    """A Python float for a scalar, the array otherwise."""
+def plain(values: Array) -> Any:
+    """Return a Python float for a scalar, the array otherwise."""
     return float(values) if np.ndim(values) == 0 else values

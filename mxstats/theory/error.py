@@ -24,8 +24,9 @@ from mxstats.theory.arguments import (
     n_blocks,
 )
 from mxstats.theory.block_maximum import BlockMoments, block_moments
-from mxstats.theory.constant import _plain, log_row_moment
-from mxstats.theory.distributions import Distribution, Estimate, Samples, distribution
+from mxstats.theory.constant import log_row_moment, plain
+from mxstats.theory.distributions import Distribution, Samples
+from mxstats.theory.distributions import distribution as as_distribution
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,11 @@ class RmsError:
 
         As R = e^ℓ, it is that of R too. Raises ValueError for n_blocks < 1.
         """
-        return _plain(np.sqrt(self.variance / check_count("n_blocks", n_blocks)))
+        return plain(np.sqrt(self.variance / check_count("n_blocks", n_blocks)))
 
 
 def rms_error(
-    dist: Any = "gaussian", *, p: ArrayLike = 2.0, block_size: ArrayLike = 32
+    distribution: Any = "gaussian", *, p: ArrayLike = 2.0, block_size: ArrayLike = 32
 ) -> RmsError:
     """V(p, B) = Var[q/(2 E q) − m^p/(p E m^p)] and the bias of the RMS estimate.
 
@@ -62,7 +63,7 @@ def rms_error(
     ValueError, TypeError
         As :func:`mxstats.constant`. An infinite fourth (or 2p-th) moment is no error: V is inf.
     """
-    dist = distribution(dist)
+    dist = as_distribution(distribution)
     exponent, size = check_p(p, dist), check_block_size(block_size)
 
     def both(part: Distribution | Samples) -> np.ndarray:
@@ -71,24 +72,24 @@ def rms_error(
 
     if isinstance(dist, Samples):
         value, stderr = dist.jackknife(both)
-        return RmsError(*map(_plain, value), *map(_plain, stderr))
-    return RmsError(*map(_plain, both(dist)))
+        return RmsError(*map(plain, value), *map(plain, stderr))
+    return RmsError(*map(plain, both(dist)))
 
 
 def log_ratio_std(
-    dist: Any = "gaussian",
+    distribution: Any = "gaussian",
     *,
     p: ArrayLike = 2.0,
     block_size: ArrayLike = 32,
     hidden_size: ArrayLike,
 ) -> Any:
-    """Standard deviation of ℓ (and of R) for rows of ``hidden_size``, to leading order in 1/K.
+    """Return the standard deviation of ℓ (and of R) at ``hidden_size``, to leading order in 1/K.
 
     √(V/K) where B divides D. With a short last block of r entries each block has the influence
     φ_k = n_k q_k/(2D) − m_k^p/(p Σ_j E m_j^p) and the variances of the φ_k add up.
     Raises as :func:`rms_error`, and ValueError for hidden_size < 1.
     """
-    dist = distribution(dist)
+    dist = as_distribution(distribution)
     exponent, size, width = np.broadcast_arrays(
         check_p(p, dist), check_block_size(block_size), check_hidden_size(hidden_size)
     )
@@ -103,7 +104,7 @@ def log_ratio_std(
         return _variance(moments, exponent, square_share, maximum_share)
 
     full = np.where(blocks > 1, (blocks - 1) * one_block(np.minimum(size, width)), 0.0)
-    return _plain(np.sqrt(full + one_block(last)))
+    return plain(np.sqrt(full + one_block(last)))
 
 
 def _variance(
@@ -123,6 +124,3 @@ def _variance(
 def _bias(moments: BlockMoments, p: Any) -> Any:
     with np.errstate(invalid="ignore"):
         return moments.relative_variance / (2.0 * p) - moments.square_variance / 4.0
-
-
-__all__ = ["Estimate", "RmsError", "log_ratio_std", "rms_error"]

@@ -1,6 +1,7 @@
-"""One door to scipy's tanh-sinh quadrature: whole grids at once, tolerances tight, failures loud."""
+"""One door to scipy's tanh-sinh quadrature: whole grids, tight tolerances, loud failures."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def integrate(
     args = tuple(np.broadcast_to(a, shape) for a in args)
     edges = [low, *(np.clip(cut, low, high) for cut in sorted(cuts)), high]
     total, error = np.zeros(shape), np.zeros(shape)
-    for a, b in zip(edges[:-1], edges[1:], strict=True):
+    for a, b in pairwise(edges):
         inside = a < b
         if not np.any(inside):
             continue

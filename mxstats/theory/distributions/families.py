@@ -45,11 +45,11 @@ class Distribution(Protocol):
         ...
 
     def log_survival(self, u: Array) -> Array:
-        """ln P(|X| > e^u) at rms = 1."""
+        """Ln P(|X| > e^u) at rms = 1."""
         ...
 
     def log_square_survival(self, u: Array) -> Array:
-        """ln E[X² ; |X| > e^u] at rms = 1."""
+        """Ln E[X² ; |X| > e^u] at rms = 1."""
         ...
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -161,7 +161,7 @@ class StudentT(_Smooth):
 
 
 def _log_betainc(a: float, b: float, log_odds: Array) -> Array:
-    """ln I_z(a, b) where ln((1−z)/z) is given, so that z may be far below 1e-308.
+    """Ln I_z(a, b) where ln((1−z)/z) is given, so that z may be far below 1e-308.
 
     For small z, I_z(a, b) = z^a (1−z)^b F(a+b, 1; a+1; z) / (a B(a, b)) with the hypergeometric
     series F (DLMF 8.17.8), every factor of which has a logarithm; elsewhere I itself is exact.

@@ -1,4 +1,4 @@
-"""An array of values standing for its empirical distribution, with the error that its size brings."""
+"""An array of values as its empirical distribution, with the error that its size brings."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -90,12 +90,12 @@ class Samples:
             )
 
     def log_moment(self, p: float, block_size: int) -> float:
-        """ln E[m^p], exact for the empirical distribution: Σ t_i^p (F_i^B − F_{i−1}^B)."""
+        """Ln E[m^p], exact for the empirical distribution: Σ t_i^p (F_i^B − F_{i−1}^B)."""
         log_weights = self._log_weights(block_size)
         return _log_sum(p * self._log_magnitudes + log_weights)
 
     def log_square_moment(self, p: float, block_size: int) -> float:
-        """ln E[x_1² m^p], which is Σ t_i^p (G_i F_i^(B−1) − G_{i−1} F_{i−1}^(B−1)), rms = 1."""
+        """Ln E[x_1² m^p], which is Σ t_i^p (G_i F_i^(B−1) − G_{i−1} F_{i−1}^(B−1)), rms = 1."""
         n, t = self.values.size, self.sorted_magnitudes
         rank = np.arange(1, n + 1)
         square = np.cumsum(t * t) / n

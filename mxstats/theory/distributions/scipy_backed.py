@@ -1,4 +1,4 @@
-"""Any continuous distribution of scipy.stats, frozen or new-style, as a block-entry distribution."""
+"""Any continuous distribution of scipy.stats, frozen or new-style, seen through |X|."""
 
 import warnings
 from dataclasses import dataclass, field
@@ -54,11 +54,15 @@ class ScipyDistribution:
         if not abs(stated - self.rms) <= 1e-6 * self.rms:
             raise ValueError(
                 f"distribution {self.name}: its tails give rms={self.rms:.9g} but its second "
-                f"moment gives {stated:.9g}; its logsf is not accurate enough, or its RMS is infinite"
+                f"moment gives {stated:.9g}; its logsf is inaccurate or its RMS infinite"
             )
 
-    @cached_property
+    @property
     def tail_index(self) -> float:
+        return self._tail_index
+
+    @cached_property
+    def _tail_index(self) -> float:
         def excess(u: Array, goal: Array) -> Array:
             # Bounded and monotone, so that an S of exactly zero does no harm.
             return np.tanh((self._log_survival_raw(u + np.log(self._typical)) - goal) / 100.0)
@@ -77,12 +81,20 @@ class ScipyDistribution:
         # Nine digits: what a finite difference of ln S is good for.
         return float(f"{far:.9g}")
 
-    @cached_property
+    @property
     def rms(self) -> float:
-        return float(self._typical * np.sqrt(self._square_beyond(-np.inf)))
+        return self._rms
 
     @cached_property
+    def _rms(self) -> float:
+        return float(self._typical * np.sqrt(self._square_beyond(-np.inf)))
+
+    @property
     def log_breakpoints(self) -> tuple[float, ...]:
+        return self._log_breakpoints
+
+    @cached_property
+    def _log_breakpoints(self) -> tuple[float, ...]:
         edges = {0.0, np.inf, *(abs(float(edge)) for edge in self._support)}
         top = max(abs(float(edge)) for edge in self._support)
         with np.errstate(divide="ignore"):
@@ -117,7 +129,7 @@ class ScipyDistribution:
         return float(np.max(np.abs([quantile(0.25), quantile(0.75)])))
 
     def _log_survival_raw(self, log_t: Array) -> Array:
-        """ln P(|X| > t) in the distribution's own units."""
+        """Ln P(|X| > t) in the distribution's own units."""
         with np.errstate(all="ignore"):
             t = np.exp(log_t)
             if _is_new_style(self.source):
