@@ -127,6 +127,6 @@ def _blocks(z: Array, block_size: int, lengths: NDArray[np.int64]) -> tuple[Arra
 
 
 def _log_power_mean(values: Array, p: float) -> Array:
-    """ln M_p along the last axis."""
+    """Natural logarithm of M_p along the last axis."""
     largest = values.max(axis=1)
     return np.log(largest) + np.log(np.mean((values / largest[:, None]) ** p, axis=1)) / p

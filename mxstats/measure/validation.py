@@ -56,7 +56,7 @@ def validate(
         As :func:`mxstats.constant`; an unknown layer; no row left to measure in a layer.
     """
     source = _open(store)
-    exponents = [p] if np.ndim(p) == 0 else list(p)  # pyright: ignore[reportArgumentType]
+    exponents: list[float] = np.atleast_1d(p).tolist()
     wanted = [layer for layer in source.layers if layers is None or layer.name in layers]
     missing = sorted(set(layers or ()) - {layer.name for layer in wanted})
     if missing:

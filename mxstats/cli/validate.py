@@ -1,0 +1,56 @@
+"""``mxstats validate``: real activations against the theory."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mxstats.cli import options
+from mxstats.cli.output import print_json, print_table, records, warn_few_blocks
+
+
+def run(
+    store: Annotated[
+        Path | None, typer.Argument(help="A store made by capture; the bundled sample when none.")
+    ] = None,
+    p: options.Ps = [1.0, 2.0],  # noqa: B006 (typer reads it)
+    block_size: options.BlockSize = 32,
+    dist: options.Dist = "gaussian",
+    json: options.Json = False,
+) -> None:
+    """R = RMS/estimate at every norm of a captured model, what explains it, and the bounds."""
+    from mxstats.activations import ActivationStore, sample_store
+    from mxstats.measure import validate
+
+    source = sample_store() if store is None else ActivationStore(store)
+    found = validate(source, p=p, block_size=block_size, distribution=dist)
+    for line in found.drop_duplicates(["hidden_size", "p"]).to_dict("records"):
+        warn_few_blocks(-(-line["hidden_size"] // block_size), line["r_std_theory"])
+    if json:
+        print_json(records(found))
+        return
+    lines = [
+        {
+            "layer": line["layer"].removeprefix("model."),
+            "p": line["p"],
+            "median R": line["r_median"],
+            "low": line["r_low"],
+            "high": line["r_high"],
+            "ln R": line["ln_r"],
+            "= ln c̃": line["ln_c"],
+            "− crest": -line["ln_crest"],
+            "− spread": -line["ln_spread"],
+            "absmax": line["absmax"],
+            "in bounds": bool(line["inside_bounds"]),
+        }
+        for line in found.to_dict("records")
+    ]
+    formats = {"layer": "", "p": "g", "median R": ".3f", "low": ".3f", "high": ".3f",
+               "ln R": "+.3f", "= ln c̃": "+.3f", "− crest": "+.3f", "− spread": "+.3f",
+               "absmax": ",.4g", "in bounds": ""}  # fmt: skip
+    about = source.manifest
+    title = f"{about.model}: {about.rows} rows a norm, B = {block_size}, {dist} constant"
+    print_table(lines, formats, title=title)
+    outside = int((~found["inside_bounds"]).sum())
+    excluded = int((found["nonfinite_rows"] + found["zero_rows"]).sum())
+    print(f"{len(found)} lines, {outside} outside the bounds, {excluded} rows excluded.")

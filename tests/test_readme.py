@@ -1,0 +1,27 @@
+"""Every Python block of the README runs and prints what stands below it."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) == README.count("```python")
+
+
+@pytest.mark.parametrize(("code", "printed"), EXAMPLES, ids=["library", "samples"])
+def test_example_prints_what_it_says(code, printed):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "README.md", "exec"), {})
+    number = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
+    assert number.sub("#", out.getvalue()) == number.sub("#", printed)
+    shown = [float(n) for n in number.findall(printed)]
+    # The last digits may differ between versions of numpy and scipy; 1e-9 is what is promised.
+    assert [float(n) for n in number.findall(out.getvalue())] == pytest.approx(shown, rel=1e-9)
