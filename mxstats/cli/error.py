@@ -19,14 +19,15 @@ def run(
     json: options.Json = False,
 ) -> None:
     """√V, bias and the spread of R = RMS/estimate at hidden sizes, to leading order in 1/K."""
-    from mxstats.theory import log_ratio_std, rms_error
+    from mxstats.theory import log_ratio_mean, log_ratio_std, rms_error
     from mxstats.theory.arguments import n_blocks
 
     lines = []
     for exponent in p:
         error = rms_error(dist, p=exponent, block_size=block_size)
         for width in hidden_size:
-            std = log_ratio_std(dist, p=exponent, block_size=block_size, hidden_size=width)
+            at = {"p": exponent, "block_size": block_size, "hidden_size": width}
+            std = log_ratio_std(dist, **at)
             blocks = int(n_blocks(width, block_size))
             warn_few_blocks(blocks, std)
             lines.append(
@@ -36,7 +37,7 @@ def run(
                     "K": blocks,
                     "√V": math.sqrt(error.variance),
                     "std of R": std,
-                    "mean of ln R": error.bias / blocks,
+                    "mean of ln R": log_ratio_mean(dist, **at),
                 }
             )
     if json:

@@ -38,7 +38,8 @@ def compute(
             norm = f"mxnorm p={p:g}"
             lines.append((norm, "bound", hidden_size, bounds.max_abs))
             lines.append((norm, "witness", hidden_size, float(witness["output_absmax"].iloc[0])))
-        found = simulate(p=_P, block_size=_BLOCK_SIZE, hidden_size=hidden_size, rows=rows)
+        given = {"p": _P, "block_size": _BLOCK_SIZE, "hidden_size": hidden_size}
+        found = simulate(**given, rows=rows, seed=exponent)
         for _, line in found[found["quantity"] == "max_abs"].iterrows():
             lines.append((f"mxnorm p={line['p']:g}", "gaussian", hidden_size, line["value"]))
     for _, line in validate(p=_P, block_size=_BLOCK_SIZE).iterrows():

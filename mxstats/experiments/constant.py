@@ -50,8 +50,14 @@ def _lines(name: str, p: float, sizes: np.ndarray, kind: str, values: np.ndarray
 
 def _simulated(name: str, block_size: int, values: int) -> pd.DataFrame:
     hidden_size = max(4096, block_size)
+    # A seed of its own, for runs of one seed share their random numbers.
     found = simulate(
-        name, p=_P, block_size=block_size, hidden_size=hidden_size, rows=values // hidden_size
+        name,
+        p=_P,
+        block_size=block_size,
+        hidden_size=hidden_size,
+        rows=values // hidden_size,
+        seed=block_size + _NAMES.index(name),
     )
     found = found[found["quantity"] == "constant"]
     return pd.DataFrame(

@@ -11,7 +11,7 @@ from mxstats.theory.distributions import (
     StudentT,
     distribution,
 )
-from mxstats.theory.error import RmsError, log_ratio_std, rms_error
+from mxstats.theory.error import RmsError, log_ratio_mean, log_ratio_std, rms_error
 
 __all__ = [
     "BlockMoments",
@@ -26,6 +26,7 @@ __all__ = [
     "constant",
     "constant_asymptotic",
     "distribution",
+    "log_ratio_mean",
     "log_ratio_std",
     "output_bounds",
     "rms_error",

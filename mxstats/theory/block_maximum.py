@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import elementwise
 
-from mxstats.theory.arguments import check_block_size, check_p
+from mxstats.theory.arguments import broadcast, check_block_size, check_p
 from mxstats.theory.distributions import Distribution, Samples
 from mxstats.theory.distributions import distribution as as_distribution
 from mxstats.theory.quadrature import integrate
@@ -31,6 +31,10 @@ Array = NDArray[np.float64]
 
 # Below this ln S, S is near the smallest double; there 1 − (1−S)^B is B·S to all digits.
 _LOG_TINY = -690.0
+# The logarithm of the largest double, and the p above which the integrand's peak, far above the
+# median, has to be found: it overflows from p = 170 on.
+_LOG_LARGEST = 709.0
+_LARGE_P = 32.0
 
 
 class BlockMoments(NamedTuple):
@@ -70,7 +74,7 @@ def block_moments(
     every B. Raises as :func:`mxstats.constant` does.
     """
     dist = as_distribution(distribution)
-    p, block_size = np.broadcast_arrays(check_p(p, dist), check_block_size(block_size))
+    p, block_size = broadcast(p=check_p(p, dist), block_size=check_block_size(block_size))
     tail = dist.tail_index
     log_mean = log_moment(dist, p, block_size)
     twice = _where_finite(2.0 * p < tail, p, lambda ok, q: log_moment(dist, 2 * q, block_size[ok]))
@@ -104,22 +108,54 @@ def _log_moment(
     maximum: Callable, dist: Distribution, p: ArrayLike, block_size: ArrayLike
 ) -> Array:
     p, n = np.broadcast_arrays(np.asarray(p, dtype=float), np.asarray(block_size, dtype=float))
-    median = log_block_quantile(dist, _log1mexp(-np.log(2.0) / n))
+    median = np.asarray(log_block_quantile(dist, _log1mexp(-np.log(2.0) / n)))
     log_cdf, log_survival = maximum(dist)
 
-    def upper(u: Array, p: Array, n: Array, median: Array) -> Array:
-        return np.exp(p * (u - median) + log_survival(u, n))
+    def log_upper(u: Array, p: Array, n: Array, median: Array) -> Array:
+        return p * (u - median) + log_survival(u, n)
+
+    def upper(u: Array, p: Array, n: Array, median: Array, shift: Array) -> Array:
+        return np.exp(log_upper(u, p, n, median) - shift)
 
     def lower(u: Array, p: Array, n: Array, median: Array) -> Array:
         return np.exp(p * (u - median) + log_cdf(u, n))
 
-    given = {"args": (p, n, median), "cuts": dist.log_breakpoints[1:-1]}
-    what = f"E[m^p] of {dist.name}"
     low, high = dist.log_breakpoints[0], dist.log_breakpoints[-1]
-    above = integrate(upper, median, np.fmax(high, median), what=what, **given)
+    peak, shift = median.copy(), np.zeros(p.shape)
+    far = p > _LARGE_P
+    if np.any(far):
+        top = np.fmax(min(high, _LOG_LARGEST), median[far])
+        given = p[far], n[far], median[far]
+        found, shift[far] = _peak(log_upper, median[far], top, given)
+        # At an end of the range no split is needed.
+        at_end = (found - median[far] < 1e-6) | (top - found < 1e-6)
+        peak[far] = np.where(at_end, median[far], found)
+    given = {"cuts": dist.log_breakpoints[1:-1], "what": f"E[m^p] of {dist.name}"}
+    args = p, n, median
+    above = integrate(upper, peak, np.fmax(high, peak), args=(*args, shift), **given)
+    if np.any(far):
+        above += integrate(upper, median, peak, args=(*args, shift), floor=1e-3, **given)
     # Judged against the whole, 1 + p·A, of which the lower part is the small one.
-    below = integrate(lower, np.fmin(low, median), median, floor=1.0, what=what, **given)
-    return p * median + np.log1p(p * (above - below))
+    below = integrate(lower, np.fmin(low, median), median, args=args, floor=1.0, **given)
+    scaled = np.exp(-shift) * (1.0 - p * below) + p * above
+    return p * median + np.where(far, shift + np.log(scaled), np.log1p(p * (above - below)))
+
+
+def _peak(log_f: Callable, low: Array, high: Array, args: tuple) -> tuple[Array, Array]:
+    """Return where log_f, which has one maximum, is largest, and its value there but at least 0."""
+    low, high = low.copy(), high.copy()
+    grid = np.linspace(0.0, 1.0, 33)
+    rows = np.arange(low.size)
+    peak, value = low, np.zeros(low.size)
+    # Each pass narrows the range sixteenfold; twelve reach the spacing of doubles.
+    for _ in range(12):
+        u = low[:, None] + (high - low)[:, None] * grid
+        with np.errstate(all="ignore"):
+            values = np.nan_to_num(log_f(u, *(a[:, None] for a in args)), nan=-np.inf)
+        best = np.argmax(values, axis=1)
+        peak, value = u[rows, best], values[rows, best]
+        low, high = u[rows, np.maximum(best - 1, 0)], u[rows, np.minimum(best + 1, 32)]
+    return peak, np.maximum(value, 0.0)
 
 
 def _plain_maximum(dist: Distribution) -> tuple[Callable, Callable]:

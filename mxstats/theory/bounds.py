@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mxstats.theory.arguments import check_block_size, check_hidden_size, check_p, n_blocks
 from mxstats.theory.constant import constant
-from mxstats.theory.distributions import Samples
+from mxstats.theory.distributions import Estimate
 from mxstats.theory.distributions import distribution as as_distribution
 
 Extreme = Literal["max_abs", "rms_low", "rms_high"]
@@ -41,7 +41,9 @@ class OutputBounds:
     block_size: int
     hidden_size: int
     constant: float
-    """c̃ for this block and hidden size."""
+    """c̃ for this block and hidden size; every bound is proportional to it."""
+    constant_stderr: float = 0.0
+    """Standard error of c̃; 0 unless the distribution is a sample."""
 
     @property
     def block_lengths(self) -> NDArray[np.int64]:
@@ -132,5 +134,5 @@ def output_bounds(
         raise ValueError(
             f"p={float(exponent):g}: K^(1/p) is beyond double precision; use a larger p"
         )
-    c = float(value.value) if isinstance(dist, Samples) else float(value)
-    return OutputBounds(float(exponent), int(size), int(width), c)
+    c, stderr = value if isinstance(value, Estimate) else (value, 0.0)
+    return OutputBounds(float(exponent), int(size), int(width), float(c), float(stderr))

@@ -6,7 +6,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from mxstats.theory.arguments import check_block_size, check_hidden_size, check_p, n_blocks
+from mxstats.theory.arguments import (
+    broadcast,
+    check_block_size,
+    check_hidden_size,
+    check_p,
+    n_blocks,
+)
 from mxstats.theory.block_maximum import log_block_quantile, log_moment
 from mxstats.theory.distributions import Distribution, Samples
 from mxstats.theory.distributions import distribution as as_distribution
@@ -24,7 +30,7 @@ def constant(
     """c̃(p, B) = E[m^p]^(1/p) / RMS(X), m being the largest of B independent magnitudes |X_i|.
 
     Dividing the power mean of a row's block maxima by c̃ estimates the row's RMS (MXNorm, arXiv
-    2603.13180, section 3). The value does not depend on the distribution's scale.
+    2603.13180). The value does not depend on the distribution's scale.
 
     Parameters
     ----------
@@ -54,7 +60,12 @@ def constant(
     """
     dist = as_distribution(distribution)
     exponent, size = check_p(p, dist), check_block_size(block_size)
-    width = None if hidden_size is None else check_hidden_size(hidden_size)
+    if hidden_size is None:
+        width = None
+        exponent, size = broadcast(p=exponent, block_size=size)
+    else:
+        width = check_hidden_size(hidden_size)
+        exponent, size, width = broadcast(p=exponent, block_size=size, hidden_size=width)
     if isinstance(dist, Samples):
         return dist.jackknife(lambda part: np.exp(log_constant(part, exponent, size, width)))
     return plain(np.exp(log_constant(dist, exponent, size, width)))
@@ -108,7 +119,7 @@ def constant_asymptotic(
     dist = as_distribution(distribution)
     if isinstance(dist, Samples):
         raise TypeError("samples have no asymptotic form: their tail ends at the largest value")
-    exponent, size = np.broadcast_arrays(check_p(p, dist), check_block_size(block_size))
+    exponent, size = broadcast(p=check_p(p, dist), block_size=check_block_size(block_size))
     if np.any(size == 1):
         raise ValueError("block_size=1: the asymptotic form needs block_size of at least 2")
     if np.isfinite(dist.log_breakpoints[-1]):

@@ -10,6 +10,7 @@ is the leading order: the gap falls as 1/K and is 2 to 4 % of the standard devia
 Laplace and t(10) at p = 2.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mxstats.theory.arguments import (
+    broadcast,
     check_block_size,
     check_count,
     check_hidden_size,
@@ -89,9 +91,37 @@ def log_ratio_std(
     φ_k = n_k q_k/(2D) − m_k^p/(p Σ_j E m_j^p) and the variances of the φ_k add up.
     Raises as :func:`rms_error`, and ValueError for hidden_size < 1.
     """
+    return plain(np.sqrt(_sum_over_blocks(_variance, distribution, p, block_size, hidden_size)))
+
+
+def log_ratio_mean(
+    distribution: Any = "gaussian",
+    *,
+    p: ArrayLike = 2.0,
+    block_size: ArrayLike = 32,
+    hidden_size: ArrayLike,
+) -> Any:
+    """Return E ℓ at ``hidden_size``, to leading order in 1/K: bias/K where B divides D.
+
+    With a short last block it is Var(Σ_k m_k^p)/(2p (Σ_k E m_k^p)²) − Var(Σ_k n_k q_k/D)/4.
+    Raises as :func:`log_ratio_std`.
+    """
+    return plain(_sum_over_blocks(_bias, distribution, p, block_size, hidden_size))
+
+
+def _sum_over_blocks(
+    part: Callable[..., Any],
+    distribution: Any,
+    p: ArrayLike,
+    block_size: ArrayLike,
+    hidden_size: ArrayLike,
+) -> Any:
+    """Σ_k part(moments of block k, p, n_k/D, E m_k^p / Σ_j E m_j^p), last block short or not."""
     dist = as_distribution(distribution)
-    exponent, size, width = np.broadcast_arrays(
-        check_p(p, dist), check_block_size(block_size), check_hidden_size(hidden_size)
+    exponent, size, width = broadcast(
+        p=check_p(p, dist),
+        block_size=check_block_size(block_size),
+        hidden_size=check_hidden_size(hidden_size),
     )
     blocks = n_blocks(width, size)
     last = width - (blocks - 1) * size
@@ -99,12 +129,11 @@ def log_ratio_std(
 
     def one_block(length: np.ndarray) -> Any:
         moments = block_moments(dist, p=exponent, block_size=length)
-        square_share = length / width
-        maximum_share = np.exp(moments.log_mean - log_total)
-        return _variance(moments, exponent, square_share, maximum_share)
+        return part(moments, exponent, length / width, np.exp(moments.log_mean - log_total))
 
-    full = np.where(blocks > 1, (blocks - 1) * one_block(np.minimum(size, width)), 0.0)
-    return plain(np.sqrt(full + one_block(last)))
+    full = one_block(np.minimum(size, width))
+    with np.errstate(invalid="ignore"):
+        return np.where(blocks > 1, (blocks - 1) * full, 0.0) + one_block(last)
 
 
 def _variance(
@@ -121,6 +150,10 @@ def _variance(
     return np.where(infinite, np.inf, value)
 
 
-def _bias(moments: BlockMoments, p: Any) -> Any:
+def _bias(moments: BlockMoments, p: Any, square_share: Any = 1.0, maximum_share: Any = 1.0) -> Any:
+    """b²·Var(m^p)/(2p (E m^p)²) − a²·Var(q)/4 for the shares a and b."""
     with np.errstate(invalid="ignore"):
-        return moments.relative_variance / (2.0 * p) - moments.square_variance / 4.0
+        return (
+            maximum_share**2 * moments.relative_variance / (2.0 * p)
+            - square_share**2 * moments.square_variance / 4.0
+        )

@@ -48,11 +48,16 @@ def distribution(obj: Any) -> Distribution | Samples:
         return _by_name(obj)
     if isinstance(obj, Samples) or (not isinstance(obj, type) and isinstance(obj, Distribution)):
         return obj
-    wrapped = from_scipy(obj)
+    wrapped = None if isinstance(obj, type) else from_scipy(obj)
     if wrapped is not None:
         return wrapped
     if isinstance(obj, (np.ndarray, list, tuple)):
-        return Samples(np.asarray(obj))
+        try:
+            return Samples(np.asarray(obj))
+        except ValueError as error:
+            if "inhomogeneous" not in str(error):
+                raise
+            raise TypeError("samples must be a rectangular array of real numbers") from None
     raise TypeError(
         f"distribution must be a name ({', '.join(KNOWN_NAMES)}), a distribution of mxstats or of "
         f"scipy.stats (frozen), or an array of samples; got {obj!r}"

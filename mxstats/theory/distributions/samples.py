@@ -37,13 +37,17 @@ class Samples:
     """
 
     values: NDArray[Any]
+    counted: int = 0
+    """The size that the size checks go by, where it is not that of ``values``: a part of a sample
+    in the jackknife counts as the whole, which is the one whose size was asked for."""
 
     def __post_init__(self) -> None:
         values = np.asarray(self.values)
         if values.dtype.kind not in "fiu" and values.dtype.name != "bfloat16":
             raise TypeError(f"samples must be real numbers, got dtype {values.dtype}")
         values = np.abs(values.astype(np.float64)).ravel()
-        if values.size < VALUES_PER_BLOCK_ELEMENT:
+        object.__setattr__(self, "counted", max(self.counted, values.size))
+        if self.counted < VALUES_PER_BLOCK_ELEMENT:
             raise ValueError(
                 f"samples: {values.size} values; at least {VALUES_PER_BLOCK_ELEMENT} a block "
                 f"element are needed"
@@ -83,7 +87,7 @@ class Samples:
     def require_size(self, block_size: int) -> None:
         """Raise ValueError where the sample is too small for blocks of ``block_size``."""
         needed = VALUES_PER_BLOCK_ELEMENT * block_size
-        if self.values.size < needed:
+        if self.counted < needed:
             raise ValueError(
                 f"samples: {self.values.size} values are too few for block_size={block_size}; "
                 f"at least {needed} ({VALUES_PER_BLOCK_ELEMENT} a block element) are needed"
@@ -99,6 +103,9 @@ class Samples:
         n, t = self.values.size, self.sorted_magnitudes
         rank = np.arange(1, n + 1)
         square = np.cumsum(t * t) / n
+        if block_size == 1:
+            with np.errstate(divide="ignore"):
+                return _log_sum(p * self._log_magnitudes + 2.0 * np.log(t) - np.log(n))
         # G_i F_i^(B−1) − G_{i−1} F_{i−1}^(B−1) as two rising parts, so that nothing cancels.
         log_power = (block_size - 1) * np.log(rank / n)
         with np.errstate(divide="ignore"):
@@ -113,15 +120,15 @@ class Samples:
         The groups are 50 runs of consecutive values, so that values that were measured together
         (the channels of one token, say) leave together.
         """
+        value = np.asarray(statistic(self))
         parts = np.array_split(self.values, JACKKNIFE_GROUPS)
         left_out = np.array(
             [
-                statistic(Samples(np.concatenate(parts[:g] + parts[g + 1 :])))
+                statistic(Samples(np.concatenate(parts[:g] + parts[g + 1 :]), self.values.size))
                 for g in range(JACKKNIFE_GROUPS)
             ]
         )
         spread = np.var(left_out, axis=0)
-        value = np.asarray(statistic(self))
         return Estimate(value[()], np.sqrt((JACKKNIFE_GROUPS - 1) * spread)[()])
 
     @cached_property

@@ -33,6 +33,11 @@ class ScipyDistribution:
     name: str = field(compare=False)
 
     def __post_init__(self) -> None:
+        if not 0.0 < self._typical < np.inf:
+            raise ValueError(
+                f"distribution {self.name}: its quartiles are not two finite numbers, one of them "
+                f"not zero; are its parameters in range?"
+            )
         if not self.tail_index > 2.0:
             raise ValueError(
                 f"distribution {self.name}: its RMS is infinite "
@@ -149,8 +154,9 @@ class ScipyDistribution:
         cuts = tuple(np.log(edge) for edge in edges if 0.0 < edge < np.inf)
         # What lies below e^−300 of the typical magnitude adds nothing to a double.
         low = np.where(np.asarray(u) < -300.0, -np.inf, u)
+        top = np.log(max(map(abs, self._support)) / self._typical)
         return integrate(
-            integrand, low, np.inf, cuts=cuts, floor=_NO_TAIL, what=f"E X² of {self.name}"
+            integrand, low, top, cuts=cuts, floor=_NO_TAIL, what=f"E X² of {self.name}"
         )
 
 
@@ -163,10 +169,14 @@ def from_scipy(obj: Any) -> ScipyDistribution | None:
     if isinstance(obj, stats.distributions.rv_frozen):
         if not isinstance(obj.dist, stats.rv_continuous):
             raise TypeError(f"distribution must be continuous, got the discrete {obj.dist.name}")
+        if np.shape(obj.ppf(0.5)):
+            raise TypeError(f"distribution must have scalar parameters, got {obj.args} {obj.kwds}")
         arguments = [f"{a:g}" for a in obj.args] + [f"{k}={v:g}" for k, v in obj.kwds.items()]
         return ScipyDistribution(obj, f"scipy.{obj.dist.name}({', '.join(arguments)})")
     if _is_new_style(obj):
-        if isinstance(obj, getattr(stats, "DiscreteDistribution", ())):
+        if any(base.__name__ == "DiscreteDistribution" for base in type(obj).__mro__):
             raise TypeError(f"distribution must be continuous, got the discrete {obj!r}")
+        if np.shape(obj.icdf(0.5)):
+            raise TypeError(f"distribution must have scalar parameters, got {obj!r}")
         return ScipyDistribution(obj, f"scipy.{obj!r}")
     return None

@@ -1,0 +1,30 @@
+"""Real rows: captured from a model, kept on disk, read back without torch."""
+
+from mxstats.activations.capture import Captured, CapturedLayer, capture
+from mxstats.activations.manifest import LayerInfo, Manifest
+from mxstats.activations.models import ModelError, load_model, load_smollm2
+from mxstats.activations.record import capture_to_store
+from mxstats.activations.sample import make_sample, sample_store
+from mxstats.activations.store import ActivationStore
+from mxstats.activations.text import TextError, read_text, tokenize
+from mxstats.activations.write import store_bytes, write_store
+
+__all__ = [
+    "ActivationStore",
+    "Captured",
+    "CapturedLayer",
+    "LayerInfo",
+    "Manifest",
+    "ModelError",
+    "TextError",
+    "capture",
+    "capture_to_store",
+    "load_model",
+    "load_smollm2",
+    "make_sample",
+    "read_text",
+    "sample_store",
+    "store_bytes",
+    "tokenize",
+    "write_store",
+]

@@ -1,0 +1,212 @@
+"""The manifest of an activation store: what was captured, from what, and which files hold it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeGuard
+
+from mxstats.activations.roles import ROLES
+from mxstats.errors import StoreError
+
+MANIFEST = "manifest.json"
+FORMAT = "mxstats-activations"
+FORMAT_VERSION = 1
+DTYPES = ("bfloat16", "float32")
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """One captured layer.
+
+    Attributes
+    ----------
+    name
+        Qualified name of the module in its model.
+    role
+        Its part in the decoder, one of :data:`mxstats.activations.roles.ROLES`.
+    index
+        Number of the decoder layer it lies in, None outside of them.
+    hidden_size
+        Entries of a row.
+    rows
+        Rows stored.
+    """
+
+    name: str
+    role: str
+    index: int | None
+    hidden_size: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file: rows ``first_row`` to ``first_row + rows`` of every layer that has them."""
+
+    file: str
+    first_row: int
+    rows: int
+    sha256: str
+    bytes: int
+
+    def rows_of(self, layer: LayerInfo) -> int:
+        """How many rows of ``layer`` lie in this shard."""
+        return max(0, min(self.rows, layer.rows - self.first_row))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a store says about itself.
+
+    Attributes
+    ----------
+    model, revision, text
+        What ran, which revision of it if known, and what it read.
+    dtype
+        ``bfloat16`` or ``float32``, the dtype in the shards.
+    tokens
+        Number of tokens read, every BOS included.
+    window
+        Tokens read at a time, the BOS that begins each window included.
+    token_ids_sha256
+        SHA-256 of the token ids as little-endian 64-bit integers.
+    rows
+        Rows of the longest layer. Norms on whole hidden states have one row a token, norms on
+        heads one a token and head.
+    layers, shards
+        In the model's order, and in the order of their rows.
+    versions
+        Library name to version, at the time of the capture.
+    created
+        ISO date.
+    """
+
+    model: str
+    revision: str | None
+    text: str
+    dtype: str
+    tokens: int
+    window: int
+    token_ids_sha256: str
+    rows: int
+    layers: tuple[LayerInfo, ...]
+    shards: tuple[Shard, ...]
+    versions: Mapping[str, str]
+    created: str
+
+    def to_json(self) -> str:
+        """Text of ``manifest.json``."""
+        head = {"format": FORMAT, "format_version": FORMAT_VERSION}
+        body = asdict(self)
+        return json.dumps(head | body, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Manifest of the store in ``folder``, checked field by field.
+
+    Raises
+    ------
+    StoreError
+        Missing, unreadable, not JSON, not of a store, of a newer format version, or incomplete.
+    """
+    path = folder / MANIFEST
+    try:
+        raw = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        what = "has no manifest.json" if folder.is_dir() else "does not exist"
+        raise StoreError(f"{folder} is not an activation store: it {what}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"cannot read {path}: {error}") from error
+    try:
+        record = json.loads(raw)
+    except json.JSONDecodeError as error:
+        raise StoreError(f"{path} is not JSON: {error}") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise StoreError(f"{path} is not the manifest of an activation store")
+    version = record.get("format_version")
+    if not _is_count(version) or version < 1:
+        raise StoreError(f"{path} has format_version {version!r}, which is no version")
+    if version > FORMAT_VERSION:
+        raise StoreError(
+            f"{path} has format version {version}, written by a newer mxstats; "
+            f"this one reads up to {FORMAT_VERSION}"
+        )
+    return _Reader(path).manifest(record)
+
+
+class _Reader:
+    """Takes the fields of a manifest out of JSON, or says which one is wrong."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def manifest(self, record: dict[str, Any]) -> Manifest:
+        values = self._fields(record, Manifest, "")
+        values["layers"] = tuple(self._layer(item) for item in self._list(record, "layers"))
+        values["shards"] = tuple(self._shard(item) for item in self._list(record, "shards"))
+        for name in ("tokens", "window", "rows"):
+            self._need(_is_count(values[name]), name, values[name])
+        for name in ("model", "text", "token_ids_sha256", "created"):
+            self._need(isinstance(values[name], str), name, values[name])
+        revision = values["revision"]
+        self._need(revision is None or isinstance(revision, str), "revision", revision)
+        self._need(isinstance(values["versions"], dict), "versions", values["versions"])
+        self._need(values["dtype"] in DTYPES, "dtype", values["dtype"])
+        manifest = Manifest(**values)
+        self._check_rows(manifest)
+        return manifest
+
+    def _check_rows(self, manifest: Manifest) -> None:
+        longest = max((layer.rows for layer in manifest.layers), default=0)
+        self._need(manifest.rows == longest, "rows", manifest.rows)
+        end = 0
+        for shard in manifest.shards:
+            self._need(shard.first_row == end, "shards.first_row", shard.first_row)
+            end += shard.rows
+        if end != manifest.rows:
+            raise StoreError(f"{self._path}: the shards hold {end} of {manifest.rows} rows")
+
+    def _layer(self, record: Any) -> LayerInfo:
+        values = self._fields(record, LayerInfo, "layers.")
+        index = values["index"]
+        self._need(isinstance(values["name"], str), "layers.name", values["name"])
+        self._need(values["role"] in ROLES, "layers.role", values["role"])
+        self._need(index is None or _is_count(index), "layers.index", index)
+        for name in ("hidden_size", "rows"):
+            self._need(_is_count(values[name]), f"layers.{name}", values[name])
+        return LayerInfo(**values)
+
+    def _shard(self, record: Any) -> Shard:
+        values = self._fields(record, Shard, "shards.")
+        file = values["file"]
+        # A manifest is data from elsewhere: it may not name files outside its own folder.
+        inside = isinstance(file, str) and not (
+            PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts
+        )
+        self._need(inside, "shards.file", file)
+        self._need(isinstance(values["sha256"], str), "shards.sha256", values["sha256"])
+        for name in ("first_row", "rows", "bytes"):
+            self._need(_is_count(values[name]), f"shards.{name}", values[name])
+        return Shard(**values)
+
+    def _fields(self, record: Any, kind: type, prefix: str) -> dict[str, Any]:
+        if not isinstance(record, dict):
+            raise StoreError(f"{self._path}: {prefix.rstrip('.')} holds {record!r}, not an object")
+        names = [field.name for field in fields(kind)]
+        missing = [prefix + name for name in names if name not in record]
+        if missing:
+            raise StoreError(f"{self._path} lacks {', '.join(missing)}")
+        return {name: record[name] for name in names}
+
+    def _list(self, record: dict[str, Any], name: str) -> list[Any]:
+        self._need(isinstance(record[name], list), name, record[name])
+        return record[name]
+
+    def _need(self, right: bool, name: str, value: Any) -> None:
+        if not right:
+            raise StoreError(f"{self._path}: {name} is {value!r}, which is not possible there")
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,158 @@
+"""Reading an activation store: a folder with a manifest, shards of rows, and the tokens.
+
+    manifest.json              model, text, layers, shards with their checksums, versions
+    shards/00000.safetensors   rows 0 to 4095 of every layer, bfloat16 or float32
+    tokens.parquet             row, token_id, text, position
+
+Reading is lazy, one layer of one shard at a time, and needs no torch.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxstats.activations.manifest import LayerInfo, Manifest, Shard, read_manifest
+from mxstats.activations.shards import check_shard, read_rows
+from mxstats.activations.tokens import TOKENS, read_tokens
+from mxstats.errors import StoreError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class ActivationStore:
+    """Activations on disk, read when asked for.
+
+    Parameters
+    ----------
+    path
+        Folder of the store. Its manifest is read at once, nothing else is.
+
+    Raises
+    ------
+    StoreError
+        The folder is missing, or its manifest is missing, foreign, damaged or of a newer version.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.manifest: Manifest = read_manifest(self.path)
+
+    @property
+    def layers(self) -> list[LayerInfo]:
+        """The layers, in the model's order."""
+        return list(self.manifest.layers)
+
+    def layer(self, name: str) -> LayerInfo:
+        """The layer called ``name``.
+
+        Raises
+        ------
+        StoreError
+            There is none; the message lists names that come close.
+        """
+        found = self._by_name.get(name)
+        if found is None:
+            close = get_close_matches(name, self._by_name, n=3, cutoff=0.5)
+            known = f"close to it: {', '.join(close)}" if close else f"first: {self._first_names()}"
+            raise StoreError(
+                f"no layer {name!r} among the {len(self._by_name)} of {self.path}; {known}"
+            )
+        return found
+
+    def rows(self, layer_name: str, *, shards: Iterable[int] | None = None) -> NDArray[np.float32]:
+        """Rows of a layer, ``[rows, hidden_size]``, float32 (bfloat16 is widened exactly).
+
+        Parameters
+        ----------
+        layer_name
+            Qualified name, as in :attr:`layers`.
+        shards
+            Numbers of the shards to read, None for all: what is left of a store of which one
+            shard is damaged is still readable.
+
+        Raises
+        ------
+        StoreError
+            Unknown layer or shard; a shard that is missing, truncated or altered. A shard's
+            checksum is compared the first time that a process opens it.
+        """
+        layer = self.layer(layer_name)
+        chosen = [self._shard(number) for number in self._numbers(shards)]
+        chosen = [shard for shard in chosen if shard.rows_of(layer)]
+        out = np.empty((sum(s.rows_of(layer) for s in chosen), layer.hidden_size), np.float32)
+        start = 0
+        for shard in chosen:
+            end = start + shard.rows_of(layer)
+            out[start:end] = read_rows(self.path, shard, layer, self.manifest.dtype)
+            start = end
+        return out
+
+    def tokens(self) -> "pd.DataFrame":
+        """The tokens, one a row, in the order in which the model read them.
+
+        Columns ``row``, ``token_id``, ``text`` (the token alone, decoded; a token that is only
+        part of a character shows as U+FFFD) and ``position`` (place in its window, 0 for its
+        BOS). Layers with one row a token have their rows in this order; those on heads have as
+        many consecutive rows a token as there are heads.
+
+        Raises
+        ------
+        StoreError
+            Missing, damaged, or not the tokens that the manifest has the hash of.
+        """
+        return read_tokens(self.path, self.manifest.token_ids_sha256)
+
+    def verify(self) -> None:
+        """Read every file and compare it with the manifest.
+
+        Raises
+        ------
+        StoreError
+            Something is wrong; the message has every fault, one after the other.
+        """
+        faults: list[str] = []
+        for shard in self.manifest.shards:
+            try:
+                check_shard(self.path, shard, again=True)
+                for layer in self.manifest.layers:
+                    if shard.rows_of(layer):
+                        read_rows(self.path, shard, layer, self.manifest.dtype)
+            except StoreError as error:
+                faults.append(str(error))
+        try:
+            found = len(self.tokens())
+            if found != self.manifest.tokens:
+                faults.append(f"{TOKENS} has {found} tokens instead of {self.manifest.tokens}")
+        except StoreError as error:
+            faults.append(str(error))
+        if faults:
+            raise StoreError("; ".join(faults))
+
+    @cached_property
+    def _by_name(self) -> dict[str, LayerInfo]:
+        return {layer.name: layer for layer in self.manifest.layers}
+
+    def _first_names(self) -> str:
+        return ", ".join(list(self._by_name)[:3])
+
+    def _numbers(self, shards: Iterable[int] | None) -> list[int]:
+        return list(range(len(self.manifest.shards)) if shards is None else shards)
+
+    def _shard(self, number: int) -> Shard:
+        count = len(self.manifest.shards)
+        if not 0 <= number < count:
+            raise StoreError(f"no shard {number} in {self.path}, which has {count}")
+        return self.manifest.shards[number]
+
+    def __repr__(self) -> str:
+        about = self.manifest
+        return (
+            f"ActivationStore({str(self.path)!r}: {about.model}, {len(about.layers)} layers, "
+            f"{about.tokens} tokens, {about.dtype})"
+        )

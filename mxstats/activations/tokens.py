@@ -1,0 +1,66 @@
+"""The tokens that a store's rows belong to, as a parquet table."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mxstats.errors import StoreError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TOKENS = "tokens.parquet"
+COLUMNS = ("row", "token_id", "text", "position")
+
+
+def token_hash(token_ids: ArrayLike) -> str:
+    """SHA-256 of token ids, written as little-endian 64-bit integers."""
+    return hashlib.sha256(np.asarray(token_ids, dtype="<i8").tobytes()).hexdigest()
+
+
+def write_tokens(folder: Path, token_ids: Sequence[int], texts: Sequence[str], window: int) -> None:
+    """Write ``tokens.parquet``; windows begin at every multiple of ``window`` rows."""
+    import pandas as pd
+
+    rows = np.arange(len(token_ids), dtype=np.int64)
+    table = pd.DataFrame(
+        {
+            "row": rows,
+            "token_id": np.asarray(token_ids, dtype=np.int64),
+            "text": list(texts),
+            "position": rows % window,
+        }
+    )
+    table.to_parquet(folder / TOKENS, engine="pyarrow", index=False)
+
+
+def read_tokens(folder: Path, expected_hash: str) -> "pd.DataFrame":
+    """The table in ``tokens.parquet``, after its ids were compared with their hash.
+
+    Raises
+    ------
+    StoreError
+        Missing, not parquet, without one of its columns, or with other ids.
+    """
+    import pandas as pd
+    from pyarrow import ArrowException
+
+    path = folder / TOKENS
+    try:
+        table = pd.read_parquet(path, engine="pyarrow")
+    except FileNotFoundError as error:
+        raise StoreError(f"{TOKENS} of {folder} is missing") from error
+    except (ArrowException, OSError, ValueError) as error:
+        raise StoreError(f"{TOKENS} of {folder} cannot be read: {error}") from error
+    missing = [column for column in COLUMNS if column not in table]
+    if missing:
+        raise StoreError(f"{TOKENS} of {folder} lacks the column(s) {', '.join(missing)}")
+    if token_hash(table["token_id"].to_numpy()) != expected_hash:
+        raise StoreError(
+            f"{TOKENS} of {folder} is altered: its ids do not have the manifest's hash"
+        )
+    return table

@@ -1,0 +1,270 @@
+"""Writing an activation store: whole, or not at all.
+
+The folder is made under a temporary name beside its place and renamed, so that a reader never
+sees half a store and an interrupted write leaves nothing.
+"""
+
+import platform
+from collections.abc import Iterable, Sequence
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Protocol
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from mxstats.activations.manifest import (
+    DTYPES,
+    MANIFEST,
+    LayerInfo,
+    Manifest,
+    Shard,
+    read_manifest,
+)
+from mxstats.activations.shards import NUMPY_DTYPES, write_shard
+from mxstats.activations.store import ActivationStore
+from mxstats.activations.tokens import token_hash, write_tokens
+from mxstats.errors import StoreError
+
+if TYPE_CHECKING:
+    import torch
+
+_LIBRARIES = ("mxstats", "torch", "transformers")
+
+
+class LayerRows(Protocol):
+    """What a store needs of a captured layer; :class:`CapturedLayer` has it."""
+
+    name: str
+    role: Any
+    index: int | None
+
+    @property
+    def rows(self) -> "torch.Tensor | NDArray[Any]":
+        """Rows, ``[rows, hidden_size]``, of any float dtype."""
+        ...
+
+
+def write_store(
+    path: str | Path,
+    captured: Iterable[LayerRows],
+    *,
+    model: str,
+    text: str,
+    token_ids: Sequence[int],
+    token_texts: Sequence[str] | None = None,
+    window: int | None = None,
+    revision: str | None = None,
+    dtype: str = "bfloat16",
+    rows_per_shard: int = 4096,
+    overwrite: bool = False,
+    created: date | None = None,
+) -> ActivationStore:
+    """Write captured layers as a store and open it.
+
+    Parameters
+    ----------
+    path
+        Folder to make; its parent has to exist.
+    captured
+        What :func:`mxstats.activations.capture` gave, or any layers with ``name``, ``role``,
+        ``index`` and ``rows`` (torch or NumPy, ``[rows, hidden_size]``).
+    model, revision, text
+        What ran, which revision of it, and what it read, as the manifest is to say.
+    token_ids
+        Ids in the order in which the model read them, every BOS included.
+    token_texts
+        The tokens decoded one by one; None leaves that column empty.
+    window
+        Tokens of a forward pass, the last one may be shorter; None if there was only one pass.
+    dtype
+        ``"bfloat16"`` (rounded to nearest, ties to even) or ``"float32"``.
+    rows_per_shard
+        Rows of every layer in one file.
+    overwrite
+        Replace a store that is already there, once the new one is complete.
+    created
+        Date in the manifest, today by default.
+
+    Raises
+    ------
+    ValueError
+        ``dtype`` float16 or another; a row that is finite and would overflow the dtype; two
+        layers of one name, or none; ids and texts of different length.
+    StoreError
+        Something is at ``path`` already, and it is no store or ``overwrite`` is off; the folder
+        cannot be written.
+    """
+    _check_arguments(dtype, rows_per_shard, window, token_ids, token_texts)
+    layers = list(captured)
+    _check_names([layer.name for layer in layers])
+    target = Path(path)
+    check_target(target, overwrite=overwrite)
+    texts = [""] * len(token_ids) if token_texts is None else token_texts
+    length = window or max(1, len(token_ids))
+    try:
+        with TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
+            folder = Path(scratch) / "store"
+            folder.mkdir()
+            infos, shards = _write_shards(folder, layers, dtype, rows_per_shard)
+            write_tokens(folder, token_ids, texts, length)
+            manifest = Manifest(
+                model=model,
+                revision=revision,
+                text=text,
+                dtype=dtype,
+                tokens=len(token_ids),
+                window=length,
+                token_ids_sha256=token_hash(token_ids),
+                rows=max(info.rows for info in infos),
+                layers=tuple(infos),
+                shards=tuple(shards),
+                versions=_versions(),
+                created=(created or date.today()).isoformat(),
+            )
+            (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+            _move_into_place(folder, target, Path(scratch) / "replaced", overwrite)
+    except OSError as error:
+        raise StoreError(f"cannot write {target}: {error.strerror or error}") from error
+    return ActivationStore(target)
+
+
+def store_bytes(values_per_token: Iterable[int], tokens: int, *, dtype: str = "bfloat16") -> int:
+    """Size of a store's rows before there are any, in bytes; the other files are negligible.
+
+    Parameters
+    ----------
+    values_per_token
+        For each layer, its hidden_size times its rows a token.
+    tokens
+        Tokens to be read.
+    dtype
+        Dtype of the store.
+    """
+    return sum(values_per_token) * tokens * NUMPY_DTYPES[dtype].itemsize
+
+
+def _write_shards(
+    folder: Path, layers: list[LayerRows], dtype: str, rows_per_shard: int
+) -> tuple[list[LayerInfo], list[Shard]]:
+    rows = {layer.name: layer.rows for layer in layers}
+    infos = [
+        LayerInfo(
+            name=layer.name,
+            role=str(layer.role),
+            index=layer.index,
+            hidden_size=int(rows[layer.name].shape[1]),
+            rows=len(rows[layer.name]),
+        )
+        for layer in layers
+    ]
+    shards = []
+    for number, first in enumerate(range(0, max(info.rows for info in infos), rows_per_shard)):
+        tensors = {
+            info.name: _stored(info.name, rows[info.name][first : first + rows_per_shard], dtype)
+            for info in infos
+            if info.rows > first
+        }
+        shards.append(write_shard(folder, f"shards/{number:05d}.safetensors", first, tensors))
+    return infos, shards
+
+
+def _stored(name: str, rows: "torch.Tensor | NDArray[Any]", dtype: str) -> NDArray[Any]:
+    wide = _as_numpy(rows)
+    with np.errstate(over="ignore"):
+        narrow = wide.astype(NUMPY_DTYPES[dtype])
+        lost = np.isfinite(wide) & ~np.isfinite(narrow.astype(np.float32))
+    if lost.any():
+        worst = wide[lost].flat[0]
+        raise ValueError(
+            f"{name} has the value {worst:g}, which overflows {dtype} (largest {_largest(dtype):g})"
+        )
+    return np.ascontiguousarray(narrow)
+
+
+def _as_numpy(rows: "torch.Tensor | NDArray[Any]") -> NDArray[Any]:
+    if isinstance(rows, np.ndarray):
+        return rows
+    on_cpu = rows.detach().cpu()
+    # NumPy knows no bfloat16; float32 holds every narrower float exactly.
+    return on_cpu.numpy() if on_cpu.element_size() == 8 else on_cpu.float().numpy()
+
+
+def _largest(dtype: str) -> float:
+    return float(ml_dtypes.finfo(NUMPY_DTYPES[dtype]).max)
+
+
+def _move_into_place(folder: Path, target: Path, aside: Path, overwrite: bool) -> None:
+    if overwrite and (target / MANIFEST).exists():
+        target.rename(aside)
+        try:
+            folder.rename(target)
+        except OSError:
+            aside.rename(target)
+            raise
+    else:
+        # Fails, as it should, if another writer has put a store there in the meantime.
+        folder.rename(target)
+
+
+def check_target(path: str | Path, *, overwrite: bool) -> None:
+    """Raise StoreError unless a store may be written at ``path``."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise StoreError(f"cannot write {target}: the folder {target.parent} does not exist")
+    if target.is_dir() and not any(target.iterdir()):
+        return
+    if not target.exists():
+        return
+    if not overwrite:
+        raise StoreError(f"{target} exists already; overwrite=True replaces it")
+    try:
+        read_manifest(target)
+    except StoreError as error:
+        raise StoreError(f"{target} is not replaced, for it is no store: {error}") from error
+
+
+def _check_names(names: list[str]) -> None:
+    if not names:
+        raise ValueError("captured has no layers, so there is nothing to store")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"captured has more than one layer called {', '.join(twice)}")
+
+
+def _check_arguments(
+    dtype: str,
+    rows_per_shard: int,
+    window: int | None,
+    token_ids: Sequence[int],
+    texts: Sequence[str] | None,
+) -> None:
+    if dtype == "float16":
+        raise ValueError(
+            "dtype must not be float16: real norm inputs reach 104,061 and float16 ends at 65,504; "
+            "use bfloat16 or float32"
+        )
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    if rows_per_shard < 1:
+        raise ValueError(f"rows_per_shard must be at least 1, got {rows_per_shard}")
+    if window is not None and window < 1:
+        raise ValueError(f"window must be at least 1, got {window}")
+    if texts is not None and len(texts) != len(token_ids):
+        raise ValueError(
+            f"token_texts has {len(texts)} entries for {len(token_ids)} token_ids; "
+            "they have to be as many"
+        )
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for library in _LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            found[library] = "not installed"
+    return found
