@@ -1,5 +1,8 @@
 """Fixtures that several packages' tests share: the real model and its text."""
 
+import io
+from contextlib import redirect_stderr
+
 import pytest
 
 

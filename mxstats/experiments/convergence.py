@@ -44,6 +44,21 @@ def compute(
                 rows=rows,
                 seed=exponent + 100 * _NAMES.index(name),
             )
+            found = found[found["quantity"] == "ratio_std"]
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "distribution": name,
+                        "p": found["p"].to_numpy(),
+                        "block_size": _BLOCK_SIZE,
+                        "hidden_size": hidden_size,
+                        "rows": rows,
+                        "std": found["value"].to_numpy(),
+                        "stderr": found["stderr"].to_numpy(),
+                        "clt": error.std(hidden_size // _BLOCK_SIZE),
+                    }
+                )
+            )
             done += hidden_size
     return pd.concat(frames, ignore_index=True)
 

@@ -1,7 +1,5 @@
 """Models and stores that the tests of this package share."""
 
-import io
-from contextlib import redirect_stderr
 from dataclasses import dataclass
 from typing import Any
 
