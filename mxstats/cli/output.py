@@ -31,7 +31,7 @@ def records(table: "pd.DataFrame") -> list[dict[str, Any]]:
 def print_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
     """Print names and values in two columns under a title."""
     grid = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
-    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=name != "note")
     grid.add_column(overflow="fold")
     for name, value in pairs:
         grid.add_row(name, value)
@@ -42,9 +42,16 @@ def print_table(
     lines: Sequence[Mapping[Any, Any]], formats: Mapping[str, str], *, title: str | None = None
 ) -> None:
     """Print lines as a table; ``formats`` gives the columns and their number format."""
-    shown = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    shown = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
     for name, how in formats.items():
-        shown.add_column(name, justify="right" if how else "left", no_wrap=bool(how))
+        shown.add_column(name, justify="right" if how else "left", no_wrap=name != "note")
     for line in lines:
         shown.add_row(*(_cell(line[name], how) for name, how in formats.items()))
     Console(highlight=False).print(shown)

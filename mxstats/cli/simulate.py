@@ -33,7 +33,7 @@ def run(
     if json:
         print_json(records(found))
         return
-    formats = {"quantity": "", "p": "g", "simulated": ".6g", "stderr": ".1e", "theory": ".6g",
+    formats = {"quantity": "", "p": "g", "simulated": ".5g", "stderr": ".1e", "theory": ".5g",
                "z": "+.2f", "note": ""}  # fmt: skip
     title = f"{dist}, B = {block_size}, D = {hidden_size}, {rows:,} rows, seed {seed}; rms = 1"
     print_table(found.to_dict("records"), formats, title=title)

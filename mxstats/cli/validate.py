@@ -1,7 +1,8 @@
 """``mxstats validate``: real activations against the theory."""
 
+from collections.abc import Hashable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,26 +32,34 @@ def run(
         return
     lines = [
         {
-            "layer": line["layer"].removeprefix("model."),
+            "input of": _place(line),
             "p": line["p"],
-            "median R": line["r_median"],
+            "R median": line["r_median"],
             "low": line["r_low"],
             "high": line["r_high"],
-            "ln R": line["ln_r"],
-            "= ln c̃": line["ln_c"],
+            "ln R =": line["ln_r"],
+            "ln c̃": line["ln_c"],
             "− crest": -line["ln_crest"],
             "− spread": -line["ln_spread"],
             "absmax": line["absmax"],
-            "in bounds": bool(line["inside_bounds"]),
         }
         for line in found.to_dict("records")
     ]
-    formats = {"layer": "", "p": "g", "median R": ".3f", "low": ".3f", "high": ".3f",
-               "ln R": "+.3f", "= ln c̃": "+.3f", "− crest": "+.3f", "− spread": "+.3f",
-               "absmax": ",.4g", "in bounds": ""}  # fmt: skip
+    formats = {"input of": "", "p": "g", "R median": ".3f", "low": ".3f", "high": ".3f",
+               "ln R =": "+.3f", "ln c̃": "+.3f", "− crest": "+.3f", "− spread": "+.3f",
+               "absmax": ".3g"}  # fmt: skip
     about = source.manifest
     title = f"{about.model}: {about.rows} rows a norm, B = {block_size}, {dist} constant"
     print_table(lines, formats, title=title)
     outside = int((~found["inside_bounds"]).sum())
     excluded = int((found["nonfinite_rows"] + found["zero_rows"]).sum())
+    print("R = RMS/estimate; ln R = ln c̃ − ln crest − ln spread, means over the rows.")
     print(f"{len(found)} lines, {outside} outside the bounds, {excluded} rows excluded.")
+
+
+def _place(line: dict[Hashable, Any]) -> str:
+    """Layer and role, or the module's name where it has no role."""
+    if line["role"] == "other":
+        return line["layer"]
+    index = line["index"]
+    return line["role"] if index is None or index != index else f"{int(index)} {line['role']}"

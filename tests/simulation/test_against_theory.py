@@ -151,6 +151,6 @@ def test_columns_and_leading_order():
     table = compare("gaussian", hidden_size=32 * 1024, rows=2000)
     assert list(table.columns) == ["quantity", "p", "simulated", "stderr", "theory", "z", "note"]
     assert len(table) == 15
-    leading = pick(table, "note", "theory to leading order in 1/K")
+    leading = pick(table, "note", "leading order in 1/K")
     assert len(leading) == 7
     assert largest_z(leading) < 4.0, leading
