@@ -34,26 +34,29 @@ def run(
         {
             "input of": _place(line),
             "p": line["p"],
-            "R median": line["r_median"],
+            "R": line["r_median"],
             "low": line["r_low"],
             "high": line["r_high"],
-            "ln R =": line["ln_r"],
-            "ln c̃": line["ln_c"],
+            "ln R": line["ln_r"],
             "− crest": -line["ln_crest"],
             "− spread": -line["ln_spread"],
             "absmax": line["absmax"],
         }
         for line in found.to_dict("records")
     ]
-    formats = {"input of": "", "p": "g", "R median": ".3f", "low": ".3f", "high": ".3f",
-               "ln R =": "+.3f", "ln c̃": "+.3f", "− crest": "+.3f", "− spread": "+.3f",
+    formats = {"input of": "", "p": "g", "R": ".3f", "low": ".3f", "high": ".3f",
+               "ln R": "+.3f", "− crest": "+.3f", "− spread": "+.3f",
                "absmax": ".3g"}  # fmt: skip
     about = source.manifest
     title = f"{about.model}: {about.rows} rows a norm, B = {block_size}, {dist} constant"
     print_table(lines, formats, title=title)
     outside = int((~found["inside_bounds"]).sum())
     excluded = int((found["nonfinite_rows"] + found["zero_rows"]).sum())
-    print("R = RMS/estimate; ln R = ln c̃ − ln crest − ln spread, means over the rows.")
+    print(
+        "R = RMS/estimate: median, smallest, largest. ln R and what it is made of: means of rows,"
+    )
+    for line in found.drop_duplicates(["hidden_size", "p"]).to_dict("records"):
+        print(f"ln R = {line['ln_c']:.3f} (ln c̃) − ln crest − ln spread at p = {line['p']:g}.")
     print(f"{len(found)} lines, {outside} outside the bounds, {excluded} rows excluded.")
 
 
