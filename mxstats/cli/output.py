@@ -31,7 +31,7 @@ def records(table: "pd.DataFrame") -> list[dict[str, Any]]:
 def print_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
     """Print names and values in two columns under a title."""
     grid = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
-    grid.add_column(no_wrap=name != "note")
+    grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in pairs:
         grid.add_row(name, value)
