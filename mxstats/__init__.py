@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from mxstats.activations import ActivationStore, capture
     from mxstats.errors import CaptureError, MxstatsError, StoreError
+    from mxstats.formats import BlockFormat, ElementFormat, ScaleFormat, ScaleRule, quantize
     from mxstats.measure import validate
     from mxstats.simulation import simulate
     from mxstats.theory import (
@@ -28,11 +29,15 @@ if TYPE_CHECKING:
 
 _HOME = {
     "ActivationStore": "mxstats.activations",
+    "BlockFormat": "mxstats.formats",
     "CaptureError": "mxstats.errors",
+    "ElementFormat": "mxstats.formats",
     "Estimate": "mxstats.theory",
     "Gaussian": "mxstats.theory",
     "Laplace": "mxstats.theory",
     "MxstatsError": "mxstats.errors",
+    "ScaleFormat": "mxstats.formats",
+    "ScaleRule": "mxstats.formats",
     "StoreError": "mxstats.errors",
     "StudentT": "mxstats.theory",
     "block_moments": "mxstats.theory",
@@ -41,19 +46,24 @@ _HOME = {
     "constant_asymptotic": "mxstats.theory",
     "distribution": "mxstats.theory",
     "output_bounds": "mxstats.theory",
+    "quantize": "mxstats.formats",
     "rms_error": "mxstats.theory",
     "simulate": "mxstats.simulation",
     "validate": "mxstats.measure",
 }
-_PACKAGES = ("activations", "experiments", "measure", "simulation", "theory")
+_PACKAGES = ("activations", "experiments", "formats", "measure", "simulation", "theory")
 
 __all__ = [
     "ActivationStore",
+    "BlockFormat",
     "CaptureError",
+    "ElementFormat",
     "Estimate",
     "Gaussian",
     "Laplace",
     "MxstatsError",
+    "ScaleFormat",
+    "ScaleRule",
     "StoreError",
     "StudentT",
     "block_moments",
@@ -62,6 +72,7 @@ __all__ = [
     "constant_asymptotic",
     "distribution",
     "output_bounds",
+    "quantize",
     "rms_error",
     "simulate",
     "validate",

@@ -1,0 +1,200 @@
+"""The reference quantiser: what every kernel of mxstats has to equal, bit for bit.
+
+For each block along the axis: a = its absmax in float32, the scale from a by the rule, each element
+divided by the scale (exactly, a power of two) and rounded once. NVFP4 divides by fl32(s·g), g being
+the tensor's scale. A block that holds NaN or an infinity gets the NaN scale and codes 0; other
+blocks are untouched. OCP MX v1.0, section 6.3; NVFP4 as NVIDIA's Transformer Engine defines it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxstats.formats.blocks import BlockFormat, block_format
+from mxstats.formats.rounding import encode
+from mxstats.formats.scales import ScaleRule, e8m0_bytes, floating_bytes
+from mxstats.formats.tensors import like, to_numpy
+
+# Values worked on at a time: what fits the second-level cache with its temporaries.
+_CHUNK = 2**16
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A quantised tensor: codes, scales, and what is needed to read them.
+
+    ``codes`` and ``scales`` are of the kind that was quantised, NumPy or torch.
+    """
+
+    codes: Any
+    """uint8, the shape of the input; a code in the low bits of each byte."""
+    scales: Any
+    """uint8, the shape of the input but K = ⌈n/block_size⌉ along ``axis``."""
+    fmt: BlockFormat
+    axis: int
+    tensor_scale: float | None = None
+    """g, float32, where the format has one."""
+
+    def dequantize(self) -> Any:
+        """Return element value × scale as float32, shape of the input, exact but for overflow.
+
+        A block with the NaN scale is NaN throughout.
+        """
+        codes, scales = to_numpy(self.codes), to_numpy(self.scales)
+        elements = np.moveaxis(self.fmt.element.values[codes], self.axis, -1)
+        scale = np.moveaxis(self.fmt.scale.values[scales], self.axis, -1)
+        if self.tensor_scale is not None:
+            scale = scale * np.float32(self.tensor_scale)
+        wide = np.repeat(scale, self.fmt.block_size, axis=-1)[..., : elements.shape[-1]]
+        with np.errstate(over="ignore"):
+            values = elements * wide
+        return like(np.ascontiguousarray(np.moveaxis(values, -1, self.axis)), self.codes)
+
+
+def quantize(
+    x: Any,
+    fmt: BlockFormat | str,
+    *,
+    scale_rule: ScaleRule | str | None = None,
+    axis: int = -1,
+    tensor_scale: float | None = None,
+) -> Quantized:
+    """Quantise ``x`` in blocks along ``axis``.
+
+    Parameters
+    ----------
+    x
+        NumPy array or torch tensor of float16, bfloat16, float32 or float64. The block's absmax is
+        rounded to float32 (beyond its range it counts as infinite), its elements are not: they are
+        rounded once, to the element.
+    fmt
+        A format or its name.
+    scale_rule
+        How the power of two is chosen; FLOOR (OCP's rule) when not given. A floating scale has no
+        rule: it is absmax/largest, rounded to nearest, no smaller than the smallest normal.
+    axis
+        The axis that is cut into blocks; its last block may be short.
+    tensor_scale
+        g of a format with a tensor scale; max(amax/(largest element · largest scale), 2^−126) over
+        the finite values when not given (1 for a tensor of zeros).
+
+    Returns
+    -------
+    Quantized
+        ``codes``, ``scales``, ``dequantize()``.
+
+    Raises
+    ------
+    TypeError
+        An integer or complex dtype, or no array at all.
+    ValueError
+        Unknown format or rule; axis out of range; a rule for a floating scale; a block whose scale
+        is above what the scale format holds.
+    """
+    fmt = block_format(fmt)
+    rule = _check_rule(scale_rule, fmt)
+    values = to_numpy(x)
+    if values.ndim == 0:
+        raise ValueError("x is a single number; at least one axis is needed")
+    if not -values.ndim <= axis < values.ndim:
+        raise ValueError(f"axis={axis}: out of range for {values.ndim} axes")
+    axis %= values.ndim
+    rows = np.moveaxis(values, axis, -1)
+    shape = rows.shape
+    rows = rows.reshape(-1, shape[-1])
+    g = _tensor_scale(rows, fmt, tensor_scale)
+    codes, scales = _quantize_rows(rows, fmt, rule, g)
+    return Quantized(
+        codes=like(np.ascontiguousarray(np.moveaxis(codes.reshape(shape), -1, axis)), x),
+        scales=like(
+            np.ascontiguousarray(np.moveaxis(scales.reshape(*shape[:-1], -1), -1, axis)), x
+        ),
+        fmt=fmt,
+        axis=axis,
+        tensor_scale=None if g is None else float(g),
+    )
+
+
+def _quantize_rows(
+    rows: NDArray[Any], fmt: BlockFormat, rule: ScaleRule | None, g: np.float32 | None
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Codes [n_rows, n] and scales [n_rows, K] of blocks along the last axis."""
+    n_rows, n = rows.shape
+    n_blocks = -(-n // fmt.block_size)
+    codes = np.zeros((n_rows, n_blocks * fmt.block_size), dtype=np.uint8)
+    scales = np.zeros((n_rows, n_blocks), dtype=np.uint8)
+    step = max(1, _CHUNK // max(n, 1))
+    for start in range(0, n_rows, step):
+        part = slice(start, start + step)
+        blocks = _padded(rows[part], n_blocks * fmt.block_size)
+        blocks = blocks.reshape(-1, fmt.block_size)
+        of_blocks, of_scales = _quantize_blocks(blocks, fmt, rule, g)
+        codes[part] = of_blocks.reshape(-1, n_blocks * fmt.block_size)
+        scales[part] = of_scales.reshape(-1, n_blocks)
+    return codes[:, :n], scales
+
+
+def _quantize_blocks(
+    blocks: NDArray[Any], fmt: BlockFormat, rule: ScaleRule | None, g: np.float32 | None
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Codes [n, block_size] and scales [n] of blocks [n, block_size], float32 or float64."""
+    # Of two comparisons with NaN neither holds, so that maximum carries a NaN to the end.
+    absmax = np.abs(blocks).max(axis=1)
+    with np.errstate(over="ignore"):
+        absmax = absmax.astype(np.float32)
+    finite = np.isfinite(absmax)
+    if not finite.all():
+        blocks = np.where(finite[:, None], blocks, 0)
+    if rule is not None:
+        scales = e8m0_bytes(absmax, fmt.element, rule)
+        inverse = np.ldexp(blocks.dtype.type(1), 127 - scales.astype(np.int32))
+        return encode(blocks * inverse[:, None], fmt.element), scales
+    scales = floating_bytes(absmax, fmt.element, fmt.scale, g)
+    divisor = np.where(finite, fmt.scale.values[scales], np.float32(1))
+    if g is not None:
+        divisor *= g
+    return encode(blocks / divisor[:, None], fmt.element), scales
+
+
+def _padded(rows: NDArray[Any], width: int) -> NDArray[Any]:
+    """Rows in float32, or float64 where they are that, with zeros up to ``width``."""
+    dtype = np.float64 if rows.dtype == np.float64 else np.float32
+    if rows.shape[1] == width:
+        return np.ascontiguousarray(rows, dtype=dtype)
+    padded = np.zeros((rows.shape[0], width), dtype=dtype)
+    padded[:, : rows.shape[1]] = rows
+    return padded
+
+
+def _tensor_scale(rows: NDArray[Any], fmt: BlockFormat, given: float | None) -> np.float32 | None:
+    if not fmt.tensor_scale:
+        if given is not None:
+            raise ValueError(f"tensor_scale={given}: {fmt.name} has none")
+        return None
+    if given is not None:
+        g = np.float32(given)
+        if not 0.0 < g < np.inf:
+            raise ValueError(f"tensor_scale={given}: must be a positive float32")
+        return g
+    amax = np.float32(0.0)
+    for start in range(0, rows.shape[0], 256):
+        part = np.abs(rows[start : start + 256].astype(np.float64)).astype(np.float32)
+        amax = np.max(part, where=np.isfinite(part), initial=amax)
+    if amax == 0.0:
+        return np.float32(1.0)
+    top = np.float32(fmt.element.largest * fmt.scale.largest)
+    # Below the smallest normal float32 the quotients (a/largest)/g would lose their digits.
+    return np.maximum(np.float32(amax) / top, np.float32(2.0**-126))
+
+
+def _check_rule(rule: ScaleRule | str | None, fmt: BlockFormat) -> ScaleRule | None:
+    if fmt.scale.is_power_of_two:
+        return ScaleRule.FLOOR if rule is None else ScaleRule(rule)
+    if rule is not None:
+        raise ValueError(
+            f"scale_rule={str(rule)!r}: {fmt.name} has floating {fmt.scale.name} scales, for which "
+            f"there is no rule to choose"
+        )
+    return None
