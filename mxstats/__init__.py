@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from mxstats.activations import ActivationStore, capture
     from mxstats.errors import CaptureError, MxstatsError, StoreError
     from mxstats.formats import BlockFormat, ElementFormat, ScaleFormat, ScaleRule, quantize
-    from mxstats.measure import validate
-    from mxstats.simulation import simulate
+    from mxstats.measure import calibrate, validate
+    from mxstats.simulation import compare, simulate
     from mxstats.theory import (
         Estimate,
         Gaussian,
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
         constant,
         constant_asymptotic,
         distribution,
+        format_error,
         output_bounds,
         rms_error,
+        scale_only_constant,
     )
 
 _HOME = {
@@ -41,13 +43,17 @@ _HOME = {
     "StoreError": "mxstats.errors",
     "StudentT": "mxstats.theory",
     "block_moments": "mxstats.theory",
+    "calibrate": "mxstats.measure",
     "capture": "mxstats.activations",
+    "compare": "mxstats.simulation",
     "constant": "mxstats.theory",
     "constant_asymptotic": "mxstats.theory",
     "distribution": "mxstats.theory",
+    "format_error": "mxstats.theory",
     "output_bounds": "mxstats.theory",
     "quantize": "mxstats.formats",
     "rms_error": "mxstats.theory",
+    "scale_only_constant": "mxstats.theory",
     "simulate": "mxstats.simulation",
     "validate": "mxstats.measure",
 }
@@ -67,13 +73,17 @@ __all__ = [
     "StoreError",
     "StudentT",
     "block_moments",
+    "calibrate",
     "capture",
+    "compare",
     "constant",
     "constant_asymptotic",
     "distribution",
+    "format_error",
     "output_bounds",
     "quantize",
     "rms_error",
+    "scale_only_constant",
     "simulate",
     "validate",
 ]

@@ -8,11 +8,14 @@ from typer.exceptions import TyperException
 
 from mxstats.cli import (
     bounds,
+    calibrate,
     capture,
     constant,
     error,
     figures,
+    formats,
     info,
+    quantize,
     simulate,
     table,
     validate,
@@ -26,7 +29,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (constant, table, error, bounds, simulate, capture, validate, figures, info):
+for command in (
+    constant, table, error, bounds, simulate, formats, quantize, calibrate, capture, validate, figures, info,
+):  # fmt: skip
     app.command(name=command.__name__.rpartition(".")[2])(command.run)
 
 

@@ -17,10 +17,18 @@ import pyarrow.parquet as pq
 from mxstats import __version__
 from mxstats.experiments.style import style
 
-FIGURES = ("constant", "convergence", "bounds", "activations_ratio")
+FIGURES = (
+    "constant",
+    "convergence",
+    "efficiency",
+    "bounds",
+    "scale_only",
+    "format_error",
+    "activations_ratio",
+)
 
 # A table is as current as the code and data it came from: these packages and its own module.
-_SOURCES = ("theory", "simulation", "measure", "activations")
+_SOURCES = ("formats", "theory", "simulation", "measure", "activations")
 _KEY = b"mxstats"
 
 

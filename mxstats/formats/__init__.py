@@ -13,8 +13,11 @@ from mxstats.formats.blocks import (
     block_format,
 )
 from mxstats.formats.elements import E2M1, E2M3, E3M2, E4M3, E5M2, INT8, ElementFormat
+from mxstats.formats.layout import from_blocked, to_blocked
+from mxstats.formats.packing import pack, unpack
 from mxstats.formats.reference import Quantized, quantize
 from mxstats.formats.scales import E4M3_SCALE, E5M3_SCALE, E8M0, ScaleFormat, ScaleRule
+from mxstats.formats.statistics import QuantizationError, quantization_error
 
 __all__ = [
     "E2M1",
@@ -36,9 +39,15 @@ __all__ = [
     "NVFP4",
     "BlockFormat",
     "ElementFormat",
+    "QuantizationError",
     "Quantized",
     "ScaleFormat",
     "ScaleRule",
     "block_format",
+    "from_blocked",
+    "pack",
+    "quantization_error",
     "quantize",
+    "to_blocked",
+    "unpack",
 ]

@@ -1,6 +1,6 @@
 """Block formats: elements that share a scale. The OCP MX formats and NVFP4 as values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mxstats.formats.elements import E2M1, E2M3, E3M2, E4M3, E5M2, INT8, ElementFormat
 from mxstats.formats.scales import E4M3_SCALE, E8M0, ScaleFormat
@@ -50,10 +50,16 @@ class BlockFormat:
             made = f"{self.element.name}/{self.block_size}/{self.scale.name}"
             object.__setattr__(self, "name", made)
 
+    def with_block_size(self, block_size: int) -> "BlockFormat":
+        """Return the same format with other blocks; ValueError below 1, TypeError if no integer."""
+        if block_size == self.block_size:
+            return self
+        return replace(self, block_size=block_size, name=f"{self.name}/{block_size}")
+
     @property
     def bits_per_element(self) -> float:
-        """Stored bits an element, its share of the block's scale included."""
-        return self.element.bits + self.scale.bits / self.block_size
+        """Stored bits an element, its share of the block's scale, a byte, included."""
+        return self.element.bits + 8 / self.block_size
 
 
 MXFP8_E4M3 = BlockFormat(E4M3, name="MXFP8_E4M3")

@@ -72,8 +72,16 @@ class ElementFormat:
             raise ValueError("exponent_bits=0: a fixed-point element has no bias and no specials")
         if self.specials == "ieee" and self.exponent_bits < 2:
             raise ValueError("specials='ieee' needs exponent_bits of at least 2")
-        if not -100 <= (self.bias or 0) <= 100:
-            raise ValueError(f"bias={self.bias}: from −100 to 100 fits a float32 computation")
+        if self._top_magnitude < 1:
+            raise ValueError(
+                f"specials={self.specials!r}: leaves no number but 0 to exponent_bits="
+                f"{self.exponent_bits}, mantissa_bits={self.mantissa_bits}"
+            )
+        if not -100 <= (self.bias or 0) <= 100 or self.emax > 127:
+            raise ValueError(
+                f"bias={self.bias}: must be from -100 to 100 and leave a largest value below "
+                f"2^128, so that float32 holds every value"
+            )
         if not self.name:
             kind = f"INT{self.bits}" if self.is_fixed_point else (
                 f"E{self.exponent_bits}M{self.mantissa_bits}"

@@ -6,6 +6,7 @@ the tensor's scale. A block that holds NaN or an infinity gets the NaN scale and
 blocks are untouched. OCP MX v1.0, section 6.3; NVFP4 as NVIDIA's Transformer Engine defines it.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +97,8 @@ def quantize(
     fmt = block_format(fmt)
     rule = _check_rule(scale_rule, fmt)
     values = to_numpy(x)
+    if values.dtype == np.uint8:  # to_numpy lets codes pass
+        raise TypeError("x has dtype uint8; a float dtype is needed")
     if values.ndim == 0:
         raise ValueError("x is a single number; at least one axis is needed")
     if not -values.ndim <= axis < values.ndim:
@@ -103,13 +106,17 @@ def quantize(
     axis %= values.ndim
     rows = np.moveaxis(values, axis, -1)
     shape = rows.shape
-    rows = rows.reshape(-1, shape[-1])
+    # −1 cannot be inferred where an axis is empty.
+    rows = rows.reshape(math.prod(shape[:-1]), shape[-1])
     g = _tensor_scale(rows, fmt, tensor_scale)
     codes, scales = _quantize_rows(rows, fmt, rule, g)
     return Quantized(
         codes=like(np.ascontiguousarray(np.moveaxis(codes.reshape(shape), -1, axis)), x),
         scales=like(
-            np.ascontiguousarray(np.moveaxis(scales.reshape(*shape[:-1], -1), -1, axis)), x
+            np.ascontiguousarray(
+                np.moveaxis(scales.reshape(*shape[:-1], scales.shape[1]), -1, axis)
+            ),
+            x,
         ),
         fmt=fmt,
         axis=axis,
@@ -125,7 +132,9 @@ def _quantize_rows(
     n_blocks = -(-n // fmt.block_size)
     codes = np.zeros((n_rows, n_blocks * fmt.block_size), dtype=np.uint8)
     scales = np.zeros((n_rows, n_blocks), dtype=np.uint8)
-    step = max(1, _CHUNK // max(n, 1))
+    if codes.size == 0:
+        return codes[:, :n], scales
+    step = max(1, _CHUNK // n)
     for start in range(0, n_rows, step):
         part = slice(start, start + step)
         blocks = _padded(rows[part], n_blocks * fmt.block_size)
@@ -142,7 +151,7 @@ def _quantize_blocks(
     """Codes [n, block_size] and scales [n] of blocks [n, block_size], float32 or float64."""
     # Of two comparisons with NaN neither holds, so that maximum carries a NaN to the end.
     absmax = np.abs(blocks).max(axis=1)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # invalid: of a signalling NaN
         absmax = absmax.astype(np.float32)
     finite = np.isfinite(absmax)
     if not finite.all():
@@ -160,7 +169,7 @@ def _quantize_blocks(
 
 def _padded(rows: NDArray[Any], width: int) -> NDArray[Any]:
     """Rows in float32, or float64 where they are that, with zeros up to ``width``."""
-    dtype = np.float64 if rows.dtype == np.float64 else np.float32
+    dtype = np.float64 if rows.dtype.name == "float64" else np.float32
     if rows.shape[1] == width:
         return np.ascontiguousarray(rows, dtype=dtype)
     padded = np.zeros((rows.shape[0], width), dtype=dtype)
@@ -173,20 +182,25 @@ def _tensor_scale(rows: NDArray[Any], fmt: BlockFormat, given: float | None) -> 
         if given is not None:
             raise ValueError(f"tensor_scale={given}: {fmt.name} has none")
         return None
+    # Below the smallest normal float32 the quotients (a/largest)/g would lose their digits, and
+    # where the product s·g vanished the elements would be divided by 0.
+    least = np.float32(max(2.0**-126, 2.0**-149 / fmt.scale.smallest_normal))
     if given is not None:
-        g = np.float32(given)
-        if not 0.0 < g < np.inf:
-            raise ValueError(f"tensor_scale={given}: must be a positive float32")
+        with np.errstate(over="ignore"):
+            g = np.float32(given)
+        if not least <= g < np.inf:
+            raise ValueError(f"tensor_scale={given}: must be a finite float32, at least {least:g}")
         return g
     amax = np.float32(0.0)
     for start in range(0, rows.shape[0], 256):
-        part = np.abs(rows[start : start + 256].astype(np.float64)).astype(np.float32)
+        # Infinite beyond float32, as the block's absmax is.
+        with np.errstate(over="ignore", invalid="ignore"):
+            part = np.abs(rows[start : start + 256].astype(np.float64)).astype(np.float32)
         amax = np.max(part, where=np.isfinite(part), initial=amax)
     if amax == 0.0:
         return np.float32(1.0)
     top = np.float32(fmt.element.largest * fmt.scale.largest)
-    # Below the smallest normal float32 the quotients (a/largest)/g would lose their digits.
-    return np.maximum(np.float32(amax) / top, np.float32(2.0**-126))
+    return np.maximum(np.float32(amax) / top, least)
 
 
 def _check_rule(rule: ScaleRule | str | None, fmt: BlockFormat) -> ScaleRule | None:

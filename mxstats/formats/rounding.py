@@ -25,16 +25,21 @@ def encode(values: NDArray[np.floating], element: ElementFormat) -> NDArray[np.u
     sign = bits >> unsigned(8 * values.itemsize - 1)
     if element.is_fixed_point:
         top = element.magnitudes.size - 1
-        code = np.rint(values * values.dtype.type(1.0 / element.smallest))
+        with np.errstate(over="ignore"):  # saturates all the same
+            code = np.rint(values * values.dtype.type(1.0 / element.smallest))
         return np.clip(code, -top, top).astype(np.int8).view(np.uint8) & _mask(element)
     magnitude = np.abs(values)
     # In the units of this sum's last place the subnormals are the integers 0, 1, 2, …
     anchor = values.dtype.type(np.ldexp(element.smallest, mantissa_bits))
-    code = (magnitude + anchor).view(unsigned)
+    with np.errstate(over="ignore"):  # of values that are replaced below
+        code = (magnitude + anchor).view(unsigned)
     code -= anchor.view(unsigned)
     shift = unsigned(mantissa_bits - element.mantissa_bits)
     normal = magnitude.view(unsigned)
     carry = (normal >> shift) & unsigned(1)
+    if element.mantissa_bits == 0 and (bias - element.exponent_bias) % 2:
+        # Without mantissa bits the last bit is the exponent's, of another parity in the code.
+        carry ^= unsigned(1)
     carry += unsigned((1 << (int(shift) - 1)) - 1)
     carry += normal
     carry >>= shift

@@ -54,7 +54,7 @@ class ScaleFormat:
     Raises
     ------
     ValueError
-        More than 8 bits, or a power-of-two format other than E8M0.
+        More than 8 bits, a power-of-two format other than E8M0, or a bias beyond float32.
     """
 
     exponent_bits: int
@@ -66,6 +66,10 @@ class ScaleFormat:
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise TypeError(f"{field} must be an integer, got {value!r}")
+        if self.bias is not None and (
+            isinstance(self.bias, bool) or not isinstance(self.bias, int)
+        ):
+            raise TypeError(f"bias must be an integer or None, got {self.bias!r}")
         if self.mantissa_bits < 0 or self.exponent_bits < 2 or self.bits > 8:
             raise ValueError(
                 f"exponent_bits={self.exponent_bits}, mantissa_bits={self.mantissa_bits}: a scale "
@@ -73,6 +77,9 @@ class ScaleFormat:
             )
         if self.is_power_of_two and (self.exponent_bits, self.bias) not in ((8, None), (8, 127)):
             raise ValueError(f"{self.name}: without mantissa bits a scale must be E8M0 (bias 127)")
+        top_exponent = 2**self.exponent_bits - 1 - self.exponent_bias
+        if not self.is_power_of_two and not (top_exponent <= 127 and self.exponent_bias <= 127):
+            raise ValueError(f"bias={self.bias}: float32 does not hold all {self.name} scales")
 
     @property
     def name(self) -> str:
@@ -152,7 +159,10 @@ def e8m0_bytes(
         half = np.uint32(1 << (22 - element.mantissa_bits))
         byte = ((bits + half) >> np.uint32(23)).astype(np.int32) - element.emax
     else:
-        byte = _rounded_up_exponent(absmax / np.float32(element.largest))
+        # Infinite where the largest value is below 1: saturates, as its exponent field says.
+        with np.errstate(over="ignore", invalid="ignore"):  # invalid: of a signalling NaN
+            ratio = absmax / np.float32(element.largest)
+        byte = _rounded_up_exponent(ratio)
     byte = np.where(absmax > 0.0, np.clip(byte, 0, _LARGEST_E8M0), 0)
     return np.where(np.isfinite(absmax), byte, _NAN_E8M0).astype(np.uint8)
 
@@ -178,9 +188,10 @@ def floating_bytes(
     absmax is not finite. Raises ValueError where a block's scale rounds to more than the format
     holds.
     """
-    ratio = absmax / np.float32(element.largest)
-    if tensor_scale is not None:
-        ratio = ratio / tensor_scale
+    with np.errstate(over="ignore", invalid="ignore"):
+        ratio = absmax / np.float32(element.largest)
+        if tensor_scale is not None:
+            ratio = ratio / tensor_scale
     finite = np.isfinite(absmax)
     wanted = np.maximum(np.where(finite, ratio, 0).astype(np.float64), scale.smallest_normal)
     exponent = np.frexp(wanted)[1] - 1

@@ -12,22 +12,29 @@ from mxstats.theory.distributions import (
     distribution,
 )
 from mxstats.theory.error import RmsError, log_ratio_mean, log_ratio_std, rms_error
+from mxstats.theory.format_error import FormatError, format_error
+from mxstats.theory.scale_only import ScaleOnlyConstant, clipped_blocks, scale_only_constant
 
 __all__ = [
     "BlockMoments",
     "Estimate",
+    "FormatError",
     "Gaussian",
     "Laplace",
     "OutputBounds",
     "RmsError",
     "Samples",
+    "ScaleOnlyConstant",
     "StudentT",
     "block_moments",
+    "clipped_blocks",
     "constant",
     "constant_asymptotic",
     "distribution",
+    "format_error",
     "log_ratio_mean",
     "log_ratio_std",
     "output_bounds",
     "rms_error",
+    "scale_only_constant",
 ]

@@ -35,6 +35,8 @@ _LOG_TINY = -690.0
 # median, has to be found: it overflows from p = 170 on.
 _LOG_LARGEST = 709.0
 _LARGE_P = 32.0
+# Octaves above the median that a sum may run through: a tail index as close as 0.003 to p.
+_MOST_OCTAVES = 20_000
 
 
 class BlockMoments(NamedTuple):
@@ -102,6 +104,50 @@ def log_block_quantile(dist: Distribution, log_probability: ArrayLike) -> Array:
     bracket = (max(low, -745.0), min(high, 745.0))
     with np.errstate(all="ignore"):
         return elementwise.find_root(excess, bracket, args=(goal,)).x
+
+
+class BlockTails(NamedTuple):
+    """The block maximum's distribution in u = ln m, rms = 1, and the range of u that matters."""
+
+    log_survival: Callable[[Array], Array]
+    """ln P(m > e^u); P(m >= e^u) where asked for as closed."""
+    log_cdf: Callable[[Array], Array]
+    """ln of the complement."""
+    low: float
+    """Below it the distribution function is under 1e-15."""
+    median: float
+    high: float
+    """Above it e^(p(u − median))·P(m > e^u) is under 1e-17."""
+
+
+def block_tails(
+    dist: Distribution | Samples, block_size: int, *, p: float = 0.0, closed: bool = False
+) -> BlockTails:
+    """Return the distribution of ln m for sums over steps of m, weighted by m^p.
+
+    ``closed`` counts a maximum that equals e^u as above it, which only samples can tell.
+    Raises ValueError where m^p weights the tail so much that no range of doubles holds it.
+    """
+    if isinstance(dist, Samples):
+        dist.require_size(block_size)
+        log_cdf, low, median, high = dist.block_maximum(block_size, closed=closed)
+        return BlockTails(lambda u: _log1mexp(log_cdf(u)), log_cdf, low, median, high)
+    cdf, survival = _plain_maximum(dist)
+    n = np.float64(block_size)
+    median = float(log_block_quantile(dist, _log1mexp(-np.log(2.0) / n)))
+    octaves = np.log(2.0) * np.arange(_MOST_OCTAVES)
+    with np.errstate(all="ignore"):
+        fallen = survival(median + octaves, n) + p * octaves < -39.0
+        risen = cdf(median - octaves[:500], n) < -35.0
+    if not fallen.any():
+        raise ValueError(
+            f"p={p:g}: too close to the tail index {dist.tail_index:g} of {dist.name} for a sum"
+        )
+    low = median - octaves[int(np.argmax(risen)) if risen.any() else 499]
+    return BlockTails(
+        lambda u: survival(u, n), lambda u: cdf(u, n), low, median,
+        median + octaves[int(np.argmax(fallen))],
+    )  # fmt: skip
 
 
 def _log_moment(

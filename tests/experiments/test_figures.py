@@ -8,24 +8,15 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from mxstats.experiments import (
-    FIGURES,
-    activations_ratio,
-    bounds,
-    constant,
-    convergence,
-    make,
-    make_figure,
-)
+from mxstats.experiments import FIGURES, constant, make, make_figure
+from mxstats.theory import constant as exact_constant
 from mxstats.theory import output_bounds, rms_error
 
 
 @pytest.fixture(scope="module")
 def tables():
     """Each table at its quick size, computed once."""
-    modules = {"constant": constant, "convergence": convergence, "bounds": bounds,
-               "activations_ratio": activations_ratio}  # fmt: skip
-    return {name: module.compute() for name, module in modules.items()}
+    return {name: make.experiment(name).compute() for name in FIGURES}
 
 
 def test_constant_simulation_meets_the_exact_line(tables):
@@ -77,6 +68,49 @@ def test_activations_have_the_medians_of_the_model(tables):
     # and a copyright line. Far from 1, which is what the figure is about.
     assert medians[1.0] == pytest.approx(0.72, abs=0.05)
     assert medians[2.0] == pytest.approx(0.52, abs=0.05)
+
+
+def test_efficiency_is_least_where_it_says(tables):
+    table = tables["efficiency"]
+    heavy = table[(table["distribution"] == "student-t:5") & (table["block_size"] == 16)]
+    gaussian = table[(table["distribution"] == "gaussian") & (table["block_size"] == 32)]
+    # Heavy tails: V is finite below p = df/2 = 2.5, and rises towards it.
+    assert heavy["p"].max() < 2.5
+    assert heavy["sqrt_v"].iloc[-1] > 2 * heavy["sqrt_v"].min()
+    # The stated value at p = 2, between the grid's neighbours.
+    near = np.interp(2.0, gaussian["p"], gaussian["sqrt_v"])
+    assert near == pytest.approx(0.152562, abs=2e-4)
+
+
+def test_scale_only_simulation_meets_the_exact_line(tables):
+    table = tables["scale_only"]
+    simulated = table[table["kind"] == "simulated"]
+    assert len(simulated) == 2 * 4 * 16
+    z = []
+    for _, here in table.groupby(["distribution", "scale"]):
+        exact, points = (here[here["kind"] == kind] for kind in ("exact", "simulated"))
+        line = np.interp(points["log2_sigma"], exact["log2_sigma"], exact["value"])
+        # The line has 64 points an octave: linear interpolation is off by 5e-5 at most.
+        gap = (points["value"] - line).abs() - 1e-4
+        z.extend(gap / points["stderr"])
+        # Two periods, alike.
+        values = exact["value"].to_numpy()
+        np.testing.assert_allclose(values[:65], values[64:], rtol=1e-12)
+    # 128 comparisons, correlated within a series: 4 by chance in less than 1 % of seeds.
+    assert max(z) < 4
+    floor = table[(table["scale"] == "floor") & (table["distribution"] == "gaussian")]
+    assert floor["geomean"].iloc[0] == pytest.approx(1.755466, abs=5e-7)
+    assert floor["constant"].iloc[0] == exact_constant(p=2, block_size=32)
+
+
+def test_format_error_covers_formats_and_rules(tables):
+    table = tables["format_error"]
+    assert len(table) == 2 * (6 * 4 + 1)
+    assert ((table["low"] <= table["sqnr_db"]) & (table["sqnr_db"] <= table["high"])).all()
+    # A bit of mantissa halves the step: 6 dB between E5M2 and E4M3, which do not differ else here.
+    by_format = table[(table["rule"] == "rceil") & (table["distribution"] == "gaussian")]
+    gain = by_format.set_index("format")["sqnr_db"]
+    assert gain["MXFP8_E4M3"] - gain["MXFP8_E5M2"] == pytest.approx(6.0, abs=0.3)
 
 
 @pytest.mark.parametrize("name", FIGURES)

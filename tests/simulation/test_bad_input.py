@@ -14,7 +14,11 @@ from mxstats.simulation import compare, simulate
     [
         ({"distribution": "cauchy"}, ValueError, "'cauchy' is unknown; known are gaussian"),
         ({"distribution": "student-t:2"}, ValueError, "df=2: .*RMS is infinite"),
-        ({"distribution": "student-t:3", "p": 3.0}, ValueError, r"p=3: E\[m\^p\] is infinite.*below 3"),
+        (
+            {"distribution": "student-t:3", "p": 3.0},
+            ValueError,
+            r"p=3: E\[m\^p\] is infinite.*below 3",
+        ),
         ({"distribution": 3}, TypeError, "distribution must be a name"),
         ({"distribution": np.ones(3100)}, ValueError, "3100 values are too few for block_size=32"),
         ({"p": 0.0}, ValueError, "p=0: p must be a finite real number above 0"),

@@ -4,6 +4,7 @@ Everything is a function of u = ln t for the magnitude |X| at RMS(X) = 1:
 
     ln S(u) = ln P(|X| > e^u)            ``log_survival``
     ln T(u) = ln E[X² ; |X| > e^u]       ``log_square_survival``
+    ln U(u) = ln E[|X| ; |X| > e^u]      ``log_mean_survival``
 
 S and T both fall from 1 to 0, so T is the survival function of the size-biased magnitude.
 Logarithms keep both exact far beyond the range in which S itself underflows, which a Student-t
@@ -52,6 +53,10 @@ class Distribution(Protocol):
         """Ln E[X² ; |X| > e^u] at rms = 1."""
         ...
 
+    def log_mean_survival(self, u: Array) -> Array:
+        """Natural logarithm of E[|X| ; |X| > e^u] at rms = 1."""
+        ...
+
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Independent draws at rms = 1."""
         ...
@@ -76,7 +81,7 @@ class _Smooth:
 
 @dataclass(frozen=True)
 class Gaussian(_Smooth):
-    """The normal distribution at rms = 1: S = 2Φ(−t), T = S + 2tφ(t)."""
+    """The normal distribution at rms = 1: S = 2Φ(−t), T = S + 2tφ(t), U = 2φ(t)."""
 
     @property
     def name(self) -> str:
@@ -91,13 +96,20 @@ class Gaussian(_Smooth):
             log_edge = 0.5 * np.log(2.0 / np.pi) + u - 0.5 * np.exp(2.0 * u)
         return np.logaddexp(self.log_survival(u), log_edge)
 
+    def log_mean_survival(self, u: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return 0.5 * np.log(2.0 / np.pi) - 0.5 * np.exp(2.0 * u)
+
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         return rng.standard_normal(shape)
 
 
 @dataclass(frozen=True)
 class Laplace(_Smooth):
-    """The Laplace distribution at rms = 1: S = e^(−√2 t), T = S·(1 + √2 t + t²)."""
+    """The Laplace distribution at rms = 1.
+
+    S = e^(−√2 t), T = S·(1 + √2 t + t²), U = S·(t + 1/√2).
+    """
 
     @property
     def name(self) -> str:
@@ -112,6 +124,10 @@ class Laplace(_Smooth):
         t = np.exp(np.minimum(u, 277.0))
         return np.log1p(np.sqrt(2.0) * t + t * t) - np.sqrt(2.0) * t
 
+    def log_mean_survival(self, u: Array) -> Array:
+        t = np.exp(np.minimum(u, 277.0))
+        return np.log(t + np.sqrt(0.5)) - np.sqrt(2.0) * t
+
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         return rng.laplace(scale=np.sqrt(0.5), size=shape)
 
@@ -121,7 +137,8 @@ class StudentT(_Smooth):
     """Student's t with ``df`` > 2 degrees of freedom, scaled to rms = 1.
 
     With y = t·√(df/(df−2)) and z = df/(df + y²): S = I_z(df/2, 1/2) and
-    T = I_z(df/2 − 1, 3/2), I being the regularised incomplete beta function.
+    T = I_z(df/2 − 1, 3/2), I being the regularised incomplete beta function, and
+    U = E|X|·z^((df−1)/2).
     Raises ValueError for df ≤ 2, where the RMS is infinite.
     """
 
@@ -151,6 +168,12 @@ class StudentT(_Smooth):
 
     def log_square_survival(self, u: Array) -> Array:
         return _log_betainc(0.5 * self.df - 1.0, 1.5, self._log_odds(u))
+
+    def log_mean_survival(self, u: Array) -> Array:
+        half = 0.5 * self.df
+        # E|X| at rms = 1; the ratio of gammas by betaln, which stays exact for large df.
+        log_mean = 0.5 * np.log(self.df - 2.0) - np.log(half - 0.5) - special.betaln(half, 0.5)
+        return log_mean - (half - 0.5) * np.logaddexp(0.0, self._log_odds(u))
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         return rng.standard_t(self.df, shape) * np.sqrt(1.0 - 2.0 / self.df)

@@ -114,6 +114,33 @@ class Samples:
             rise = np.log(-np.expm1((block_size - 1) * np.log1p(-1.0 / rank)))
         return _log_sum(p * self._log_magnitudes + np.logaddexp(own, before + log_power + rise))
 
+    def survivals(self, u: Array) -> tuple[Array, Array, Array]:
+        """Return P, E|X| and E X² over |X| > e^u, at rms = 1, of the empirical distribution."""
+        above = np.searchsorted(self._log_magnitudes, u, side="right")
+        return tuple(tail[above] for tail in self._tails)  # pyright: ignore[reportReturnType]
+
+    @cached_property
+    def _tails(self) -> tuple[Array, Array, Array]:
+        t, n = self.sorted_magnitudes, self.values.size
+        totals = (np.cumsum((t**k)[::-1])[::-1] / n for k in range(3))
+        count, mean, square = (np.append(total, 0.0) for total in totals)
+        return count, mean, square
+
+    def block_maximum(
+        self, block_size: int, *, closed: bool
+    ) -> tuple[Callable[[Array], Array], float, float, float]:
+        """Return ln P(m <= e^u) (m < e^u where ``closed``), and least, median and largest ln m."""
+        ordered, n = self._log_magnitudes, self.values.size
+
+        def log_cdf(u: Array) -> Array:
+            below = np.searchsorted(ordered, u, side="left" if closed else "right")
+            with np.errstate(divide="ignore"):
+                return block_size * np.log(below / n)
+
+        median = ordered[min(int(n * 0.5 ** (1.0 / block_size)), n - 1)]
+        positive = ordered[np.isfinite(ordered)]
+        return log_cdf, float(positive[0]), float(median), float(positive[-1])
+
     def jackknife(self, statistic: Callable[["Samples"], ArrayLike]) -> Estimate:
         """``statistic`` of the whole sample, and its delete-a-group jackknife standard error.
 

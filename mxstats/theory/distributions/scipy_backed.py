@@ -25,7 +25,7 @@ class ScipyDistribution:
     """A scipy.stats distribution seen through |X| at rms = 1.
 
     S comes from the distribution's own logarithmic tails, P(|X| > t) = sf(t) + cdf(−t); T is
-    t²S(t) + ∫_t^∞ 2sS(s) ds by quadrature. RMS is about zero, not about the mean.
+    t²S(t) + ∫_t^∞ 2sS(s) ds by quadrature, and U alike. RMS is about zero, not about the mean.
     Raises ValueError where the RMS is infinite or zero.
     """
 
@@ -92,7 +92,7 @@ class ScipyDistribution:
 
     @cached_property
     def _rms(self) -> float:
-        return float(self._typical * np.sqrt(self._square_beyond(-np.inf)))
+        return float(self._typical * np.sqrt(self._beyond(-np.inf, 2)))
 
     @property
     def log_breakpoints(self) -> tuple[float, ...]:
@@ -109,12 +109,19 @@ class ScipyDistribution:
         return self._log_survival_raw(np.asarray(u, dtype=float) + np.log(self.rms))
 
     def log_square_survival(self, u: Array) -> Array:
+        return self._log_partial(u, 2)
+
+    def log_mean_survival(self, u: Array) -> Array:
+        return self._log_partial(u, 1)
+
+    def _log_partial(self, u: Array, k: int) -> Array:
+        """Ln E[|X|^k ; |X| > e^u] = ln(t^k S(t) + ∫_t^∞ k s^(k−1) S(s) ds)."""
         u = np.asarray(u, dtype=float)
-        relative = u + np.log(self.rms / self._typical)
-        edge = 2.0 * u + self.log_survival(u)
+        unit = np.log(self.rms / self._typical)
+        edge = k * u + self.log_survival(u)
         with np.errstate(divide="ignore"):
-            beyond = np.log(self._square_beyond(relative))
-        return np.logaddexp(edge, beyond - 2.0 * np.log(self.rms / self._typical))
+            beyond = np.log(self._beyond(u + unit, k))
+        return np.logaddexp(edge, beyond - k * unit)
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         if _is_new_style(self.source):
@@ -144,11 +151,11 @@ class ScipyDistribution:
             # Complex logarithms (new-style distributions) carry only a zero imaginary part here.
             return np.minimum(np.logaddexp(np.real(above), np.real(below)), 0.0)
 
-    def _square_beyond(self, u: Array | float) -> Array:
-        """∫_t^∞ 2sS(s) ds at t = e^u, in units of ``_typical``."""
+    def _beyond(self, u: Array | float, k: int) -> Array:
+        """∫_t^∞ k s^(k−1) S(s) ds at t = e^u, in units of ``_typical``."""
 
         def integrand(v: Array) -> Array:
-            return 2.0 * np.exp(2.0 * v + self._log_survival_raw(v + np.log(self._typical)))
+            return k * np.exp(k * v + self._log_survival_raw(v + np.log(self._typical)))
 
         edges = {abs(edge) / self._typical for edge in self._support} | {1.0}
         cuts = tuple(np.log(edge) for edge in edges if 0.0 < edge < np.inf)
@@ -156,7 +163,7 @@ class ScipyDistribution:
         low = np.where(np.asarray(u) < -300.0, -np.inf, u)
         top = np.log(max(map(abs, self._support)) / self._typical)
         return integrate(
-            integrand, low, top, cuts=cuts, floor=_NO_TAIL, what=f"E X² of {self.name}"
+            integrand, low, top, cuts=cuts, floor=_NO_TAIL, what=f"E|X|^{k} of {self.name}"
         )
 
 
