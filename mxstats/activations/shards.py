@@ -4,6 +4,7 @@ Written and read through NumPy, so that reading needs no torch; bfloat16 is that
 """
 
 import hashlib
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,11 +53,14 @@ def check_shard(folder: Path, shard: Shard, *, again: bool = False) -> None:
     Raises
     ------
     StoreError
-        Missing, truncated or altered; the message names the shard.
+        Missing, no file, truncated or altered; the message names the shard.
     """
     path = folder / shard.file
     try:
         status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            what = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            raise StoreError(f"shard {shard.file} of {folder} is {what}")
         if status.st_size != shard.bytes:
             raise StoreError(
                 f"shard {shard.file} of {folder} has {status.st_size} bytes instead of "

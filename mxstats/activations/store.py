@@ -85,6 +85,9 @@ class ActivationStore:
         layer = self.layer(layer_name)
         chosen = [self._shard(number) for number in self._numbers(shards)]
         chosen = [shard for shard in chosen if shard.rows_of(layer)]
+        # Before there is an array for them: rows beyond what the files hold are only a claim.
+        for shard in chosen:
+            check_shard(self.path, shard)
         out = np.empty((sum(s.rows_of(layer) for s in chosen), layer.hidden_size), np.float32)
         start = 0
         for shard in chosen:

@@ -4,6 +4,7 @@ The folder is made under a temporary name beside its place and renamed, so that 
 sees half a store and an interrupted write leaves nothing.
 """
 
+import os
 import platform
 from collections.abc import Iterable, Sequence
 from datetime import date
@@ -22,6 +23,7 @@ from mxstats.activations.manifest import (
     LayerInfo,
     Manifest,
     Shard,
+    is_plain,
     read_manifest,
 )
 from mxstats.activations.shards import NUMPY_DTYPES, write_shard
@@ -93,11 +95,14 @@ def write_store(
     ------
     ValueError
         ``dtype`` float16 or another; a row that is finite and would overflow the dtype; two
-        layers of one name, or none; ids and texts of different length.
+        layers of one name, or none; ids and texts of different length; a control character in a
+        string for the manifest.
     StoreError
         Something is at ``path`` already, and it is no store or ``overwrite`` is off; the folder
         cannot be written.
     """
+    for name, value in (("model", model), ("revision", revision), ("text", text)):
+        check_plain(name, value)
     _check_arguments(dtype, rows_per_shard, window, token_ids, token_texts)
     layers = list(captured)
     _check_names([layer.name for layer in layers])
@@ -199,11 +204,13 @@ def _largest(dtype: str) -> float:
 
 def _move_into_place(folder: Path, target: Path, aside: Path, overwrite: bool) -> None:
     if overwrite and (target / MANIFEST).exists():
-        target.rename(aside)
         try:
+            target.rename(aside)
             folder.rename(target)
-        except OSError:
-            aside.rename(target)
+        except BaseException:
+            # Ctrl-C too, wherever between the two it comes: what is aside goes with the scratch.
+            if aside.exists() and not target.exists():
+                aside.rename(target)
             raise
     else:
         # Fails, as it should, if another writer has put a store there in the meantime.
@@ -215,19 +222,31 @@ def check_target(path: str | Path, *, overwrite: bool) -> None:
     target = Path(path)
     if not target.parent.is_dir():
         raise StoreError(f"cannot write {target}: the folder {target.parent} does not exist")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise StoreError(f"cannot write {target}: the folder {target.parent} is not writable")
     if target.is_dir() and not any(target.iterdir()):
         return
     if not target.exists():
         return
     if not overwrite:
-        raise StoreError(f"{target} exists already; overwrite=True replaces it")
+        raise StoreError(
+            f"{target} exists already; overwrite=True replaces it (--overwrite on the command line)"
+        )
     try:
         read_manifest(target)
     except StoreError as error:
         raise StoreError(f"{target} is not replaced, for it is no store: {error}") from error
 
 
+def check_plain(name: str, value: str | None) -> None:
+    """Raise ValueError for control characters, which :func:`read_manifest` would refuse."""
+    if value is not None and not is_plain(value):
+        raise ValueError(f"{name} must have no control characters, got {value!r}")
+
+
 def _check_names(names: list[str]) -> None:
+    for name in names:
+        check_plain("the name of a layer", name)
     if not names:
         raise ValueError("captured has no layers, so there is nothing to store")
     twice = sorted({name for name in names if names.count(name) > 1})

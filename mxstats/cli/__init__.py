@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 import typer
 from typer.exceptions import TyperException
@@ -29,9 +30,21 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (
-    constant, table, error, bounds, simulate, formats, quantize, calibrate, capture, validate, figures, info,
-):  # fmt: skip
+_COMMANDS = (
+    constant,
+    table,
+    error,
+    bounds,
+    simulate,
+    formats,
+    quantize,
+    calibrate,
+    capture,
+    validate,
+    figures,
+    info,
+)
+for command in _COMMANDS:
     app.command(name=command.__name__.rpartition(".")[2])(command.run)
 
 
@@ -40,6 +53,10 @@ _INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0, 2 after an error in one line on stderr, 130 after Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that knows no ρ shows a question mark, not an error.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         code = app(args=arguments, prog_name="mxstats", standalone_mode=False)
     except TyperException as problem:
@@ -53,5 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str) -> int:
-    print(f"mxstats: {' '.join(message.split())}", file=sys.stderr)
+    # Without arguments the help has been printed, and there is nothing to add.
+    if message.strip():
+        print(f"mxstats: {' '.join(message.split())}", file=sys.stderr)
     return 2

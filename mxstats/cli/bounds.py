@@ -1,6 +1,7 @@
 """``mxstats bounds``: how large and small the output can get."""
 
 import math
+from typing import Any
 
 from mxstats.cli import options
 from mxstats.cli.output import print_json, print_table
@@ -16,10 +17,7 @@ def run(
     """Attained bounds of the output: largest |y|, largest and smallest RMS, beside RMSNorm's."""
     from mxstats.theory import output_bounds
 
-    lines = [
-        {"norm": "rmsnorm", "p": None, "max_abs": math.sqrt(hidden_size), "rms_low": 1.0,
-         "rms_high": 1.0}
-    ] if hidden_size > 0 else []  # fmt: skip
+    lines: list[dict[str, Any]] = []
     for exponent in p:
         found = output_bounds(dist, p=exponent, block_size=block_size, hidden_size=hidden_size)
         lines.append(
@@ -31,6 +29,8 @@ def run(
                 "rms_high": found.rms_high,
             }
         )
+    rmsnorm = {"norm": "rmsnorm", "p": None, "max_abs": math.sqrt(hidden_size)}
+    lines.insert(0, rmsnorm | {"rms_low": 1.0, "rms_high": 1.0})
     if json:
         about = {"distribution": dist, "block_size": block_size, "hidden_size": hidden_size}
         print_json([about | line for line in lines])

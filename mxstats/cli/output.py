@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +21,7 @@ FEW_BLOCKS = 16
 
 def print_json(value: Any) -> None:
     """Print ``value`` as strict JSON: NaN and infinities, which JSON lacks, become null."""
-    print(json.dumps(_strict(value), indent=2, ensure_ascii=False))
+    print(json.dumps(_strict(value), indent=2))
 
 
 def records(table: "pd.DataFrame") -> list[dict[str, Any]]:
@@ -30,11 +31,12 @@ def records(table: "pd.DataFrame") -> list[dict[str, Any]]:
 
 def print_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
     """Print names and values in two columns under a title."""
-    grid = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
+    # Text, not markup: names come from files and arguments.
+    grid = Table(title=Text(title, style="bold"), title_justify="left", box=None, show_header=False)
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in pairs:
-        grid.add_row(name, value)
+        grid.add_row(name, Text(value))
     Console(highlight=False).print(grid)
 
 
@@ -43,9 +45,8 @@ def print_table(
 ) -> None:
     """Print lines as a table; ``formats`` gives the columns and their number format."""
     shown = Table(
-        title=title,
+        title=None if title is None else Text(title, style="bold"),
         title_justify="left",
-        title_style="bold",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
@@ -86,12 +87,12 @@ def progress(what: str) -> Iterator[Callable[[str, float], None]]:
         yield report
 
 
-def _cell(value: Any, how: str) -> str:
+def _cell(value: Any, how: str) -> str | Text:
     if isinstance(value, float) and math.isnan(value):
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "NO"
-    return format(value, how) if how else str(value)
+    return format(value, how) if how else Text(str(value))
 
 
 def _strict(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from mxstats.cli import options
-from mxstats.cli.output import print_json, print_table, records, warn_few_blocks
+from mxstats.cli.output import print_json, print_table, progress, records, warn_few_blocks
 
 
 def run(
@@ -24,7 +24,8 @@ def run(
     from mxstats.measure import validate
 
     source = sample_store() if store is None else ActivationStore(store)
-    found = validate(source, p=p, block_size=block_size, distribution=dist)
+    with progress("validate") as report:
+        found = validate(source, p=p, block_size=block_size, distribution=dist, progress=report)
     for line in found.drop_duplicates(["hidden_size", "p"]).to_dict("records"):
         warn_few_blocks(-(-line["hidden_size"] // block_size), line["r_std_theory"])
     if json:

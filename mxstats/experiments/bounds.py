@@ -84,7 +84,13 @@ def draw(table: pd.DataFrame) -> Figure:
         panel.plot([], [], "kx", ms=4.5, mew=1.1, label="witness row")[0],
         panel.plot([], [], "k:", lw=0.9, marker="o", ms=2.2, label="Gaussian rows, largest")[0],
         panel.plot(
-            [], [], "ko", mfc="none", mew=0.5, ms=2.8, label="SmolLM2-135M (D = 576), each norm"
+            [],
+            [],
+            "ko",
+            mfc="none",
+            mew=0.5,
+            ms=2.8,
+            label="SmolLM2-135M, each norm (at 576, set apart)",
         )[0],
     ]
     panel.legend(handles=kinds, loc="upper left", bbox_to_anchor=(0.27, 1.0))

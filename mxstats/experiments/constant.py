@@ -112,9 +112,10 @@ def _draw_series(
     )
     color = look["color"]
     points = {"fmt": look["marker"], "color": color, "mfc": "white", "mew": 0.8, "lw": 0.8}
-    above.plot(exact.index, exact["value"], color=color, label=look["label"])
+    above.plot(exact.index, exact["value"], color=color)
     above.plot(asymptotic.index, asymptotic["value"], color=color, ls=":", lw=0.9)
-    above.errorbar(simulated.index, simulated["value"], 2 * simulated["stderr"], **points)
+    error = 2 * simulated["stderr"]
+    above.errorbar(simulated.index, simulated["value"], error, label=look["label"], **points)
     # A small shift keeps the three error bars of one block size apart.
     truth = exact["value"].loc[simulated.index]
     gap, error = simulated["value"] / truth - 1, 2 * simulated["stderr"] / truth

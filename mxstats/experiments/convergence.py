@@ -91,7 +91,7 @@ def draw(table: pd.DataFrame) -> Figure:
         powers_of_two(below.xaxis, range(int(np.log2(sizes[0])), int(np.log2(sizes[-1])) + 1))
         below.set_xlabel("hidden size D (elements)")
     panels[0, 0].set_ylabel("standard deviation of R")
-    panels[1, 0].set_ylabel("simulation / CLT")
+    panels[1, 0].set_ylabel(r"simulation / $\sqrt{V/K}$")
     panels[0, 0].legend(loc="lower left", title="simulation, ±2 σ", title_fontsize=7)
     line = panels[0, 1].plot([], [], "k-", label=r"$\sqrt{V/K}$, exact V")
     panels[0, 1].legend(handles=line, loc="lower left")

@@ -110,25 +110,24 @@ def _fingerprint(name: str, full: bool) -> dict[str, str]:
     for path in paths:
         digest.update(path.relative_to(str(root)).as_posix().encode())
         digest.update(path.read_bytes())
-    return {"source": digest.hexdigest(), "size": "full" if full else "quick"}
+    versions = {package: metadata.version(package) for package in ("numpy", "scipy", "pandas")}
+    return {"source": digest.hexdigest(), "size": "full" if full else "quick"} | versions
 
 
 def _read_current(path: Path, key: dict[str, str]) -> pd.DataFrame | None:
     """The table on disk, or None where there is none, it is damaged, or it is of other code."""
     try:
         stored = pq.read_table(path)
-    except (FileNotFoundError, pa.ArrowInvalid):
+        found = json.loads((stored.schema.metadata or {}).get(_KEY, b"{}"))
+    except PermissionError:
+        raise
+    except (OSError, ValueError):  # pyarrow's errors for damaged files are of these kinds
         return None
-    found = json.loads((stored.schema.metadata or {}).get(_KEY, b"{}"))
     return stored.to_pandas() if key.items() <= found.items() else None
 
 
 def _write_table(path: Path, table: pd.DataFrame, key: dict[str, str]) -> None:
-    about = key | {
-        "mxstats": __version__,
-        "python": platform.python_version(),
-        **{package: metadata.version(package) for package in ("numpy", "scipy", "pandas")},
-    }
+    about = key | {"mxstats": __version__, "python": platform.python_version()}
     stored = pa.Table.from_pandas(table, preserve_index=False)
     stored = stored.replace_schema_metadata(
         {**(stored.schema.metadata or {}), _KEY: json.dumps(about).encode()}

@@ -38,7 +38,11 @@ _RC: dict[Any, Any] = {
     "xtick.labelsize": 7,
     "ytick.labelsize": 7,
     "legend.fontsize": 7,
-    "legend.frameon": False,
+    # A light ground keeps grid and reference lines out of the text.
+    "legend.frameon": True,
+    "legend.framealpha": 0.85,
+    "legend.edgecolor": "none",
+    "legend.fancybox": False,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,

@@ -39,7 +39,9 @@ class Quantized:
     """g, float32, where the format has one."""
 
     def dequantize(self) -> Any:
-        """Return element value × scale as float32, shape of the input, exact but for overflow.
+        """Return element value × scale as float32, in the shape of the input.
+
+        Exact for power-of-two scales but for overflow; rounded once to float32 for floating ones.
 
         A block with the NaN scale is NaN throughout.
         """
@@ -134,14 +136,18 @@ def _quantize_rows(
     scales = np.zeros((n_rows, n_blocks), dtype=np.uint8)
     if codes.size == 0:
         return codes[:, :n], scales
-    step = max(1, _CHUNK // n)
-    for start in range(0, n_rows, step):
-        part = slice(start, start + step)
-        blocks = _padded(rows[part], n_blocks * fmt.block_size)
-        blocks = blocks.reshape(-1, fmt.block_size)
-        of_blocks, of_scales = _quantize_blocks(blocks, fmt, rule, g)
-        codes[part] = of_blocks.reshape(-1, n_blocks * fmt.block_size)
-        scales[part] = of_scales.reshape(-1, n_blocks)
+    # Some whole rows at a time, or of a long row some whole blocks.
+    across = min(n_blocks, max(1, _CHUNK // fmt.block_size))
+    down = max(1, _CHUNK // (across * fmt.block_size))
+    for row in range(0, n_rows, down):
+        for block in range(0, n_blocks, across):
+            here = min(across, n_blocks - block)
+            columns = slice(block * fmt.block_size, (block + here) * fmt.block_size)
+            part = _padded(rows[row : row + down, columns], here * fmt.block_size)
+            blocks = part.reshape(-1, fmt.block_size)
+            of_blocks, of_scales = _quantize_blocks(blocks, fmt, rule, g)
+            codes[row : row + down, columns] = of_blocks.reshape(part.shape)
+            scales[row : row + down, block : block + here] = of_scales.reshape(-1, here)
     return codes[:, :n], scales
 
 

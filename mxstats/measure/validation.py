@@ -1,6 +1,6 @@
 """A captured model against the theory: one line a (layer, p)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ def validate(
     block_size: int = 32,
     distribution: Any = "gaussian",
     layers: Sequence[str] | None = None,
+    progress: Callable[[str, float], None] | None = None,
 ) -> pd.DataFrame:
     """Measure the RMS estimate on the rows of a store, layer by layer.
 
@@ -32,6 +33,8 @@ def validate(
         The constant c̃ under test, as :func:`mxstats.constant` takes them.
     layers
         Names of the layers to measure; None takes all.
+    progress
+        Called with a layer's name and the share done, 0 to 1, before each layer.
 
     Returns
     -------
@@ -57,7 +60,13 @@ def validate(
     """
     source = _open(store)
     exponents: list[float] = np.atleast_1d(p).tolist()
+    if np.ndim(p) > 1 or not exponents:
+        raise ValueError(f"p must be a number or a list of them, got {p!r}")
+    if isinstance(layers, str):
+        raise TypeError(f"layers must be a list of names, got the string {layers!r}")
     wanted = [layer for layer in source.layers if layers is None or layer.name in layers]
+    if layers is not None and not layers:
+        raise ValueError("layers is empty; name at least one, or None for all")
     missing = sorted(set(layers or ()) - {layer.name for layer in wanted})
     if missing:
         raise ValueError(
@@ -66,7 +75,9 @@ def validate(
         )
     expectations = _Expectations(distribution, block_size)
     lines = []
-    for layer in wanted:
+    for at, layer in enumerate(wanted):
+        if progress is not None:
+            progress(layer.name, at / len(wanted))
         rows = source.rows(layer.name)
         for exponent in exponents:
             bounds, std = expectations.of(exponent, layer.hidden_size)

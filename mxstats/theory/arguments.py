@@ -75,7 +75,9 @@ def _numeric(name: str, value: ArrayLike, wanted: str) -> NDArray[Any]:
 def _integer(name: str, value: ArrayLike) -> NDArray[np.int64]:
     array = _rectangular(name, value)
     if array.dtype.kind not in "iu" or array.size == 0:
-        raise TypeError(f"{name} must be an integer, got {value!r}")
+        # Python integers beyond 64 bits arrive as objects.
+        shown = "one beyond 64 bits" if array.dtype.kind == "O" else repr(value)
+        raise TypeError(f"{name} must be an integer, got {shown}")
     if np.max(array) > np.iinfo(np.int64).max:
         raise ValueError(f"{name}={np.max(array)}: too large for a 64-bit integer")
     return array.astype(np.int64)

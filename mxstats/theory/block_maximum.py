@@ -35,6 +35,8 @@ _LOG_TINY = -690.0
 # median, has to be found: it overflows from p = 170 on.
 _LOG_LARGEST = 709.0
 _LARGE_P = 32.0
+# A relative variance is of order p² and known to about 1e-16·p.
+SMALLEST_P_OF_VARIANCE = 1e-6
 # Octaves above the median that a sum may run through: a tail index as close as 0.003 to p.
 _MOST_OCTAVES = 20_000
 
@@ -73,10 +75,21 @@ def block_moments(
 
     q = Σx²/B is the block's mean square. Var(m^p) is infinite for 2p >= the tail index, Var(q) for
     4 >= it, the covariance for p + 2 >= it when B = 1 and, as the largest entry carries both, for
-    every B. Raises as :func:`mxstats.constant` does.
+    every B.
+
+    Raises
+    ------
+    ValueError
+        As :func:`mxstats.constant`; p below 1e-6, where variances relative to p² lose their digits;
+        p so large that Var(m^p)/(E m^p)² is beyond double precision.
     """
     dist = as_distribution(distribution)
     p, block_size = broadcast(p=check_p(p, dist), block_size=check_block_size(block_size))
+    if np.any(p < SMALLEST_P_OF_VARIANCE):
+        raise ValueError(
+            f"p={np.min(p):g}: variances relative to p² lose their digits below "
+            f"p = {SMALLEST_P_OF_VARIANCE:g}"
+        )
     tail = dist.tail_index
     log_mean = log_moment(dist, p, block_size)
     twice = _where_finite(2.0 * p < tail, p, lambda ok, q: log_moment(dist, 2 * q, block_size[ok]))
@@ -84,9 +97,17 @@ def block_moments(
         p + 2.0 < tail, p, lambda ok, q: log_square_moment(dist, q, block_size[ok])
     )
     fourth = log_moment(dist, 4.0, 1) if tail > 4.0 else np.inf
+    with np.errstate(over="ignore"):
+        relative_variance = np.expm1(twice - 2.0 * log_mean)
+    overflown = np.isinf(relative_variance) & (2.0 * p < tail)
+    if np.any(overflown):
+        raise ValueError(
+            f"p={np.min(p[overflown]):g}: Var(m^p)/(E m^p)² is beyond double precision; "
+            f"use a smaller p"
+        )
     return BlockMoments(
         log_mean=log_mean,
-        relative_variance=np.expm1(twice - 2.0 * log_mean),
+        relative_variance=relative_variance,
         relative_covariance=np.expm1(cross - log_mean),
         square_variance=np.expm1(fourth) / block_size,
     )

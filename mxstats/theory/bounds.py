@@ -46,11 +46,15 @@ class OutputBounds:
     """Standard error of c̃; 0 unless the distribution is a sample."""
 
     @property
+    def n_blocks(self) -> int:
+        """K = ⌈D/B⌉."""
+        return -(-self.hidden_size // self.block_size)
+
+    @property
     def block_lengths(self) -> NDArray[np.int64]:
         """n_k, shape [K]."""
-        blocks = int(n_blocks(self.hidden_size, self.block_size))
-        lengths = np.full(blocks, self.block_size)
-        lengths[-1] = self.hidden_size - (blocks - 1) * self.block_size
+        lengths = np.full(self.n_blocks, self.block_size)
+        lengths[-1] = self._last_length
         return lengths
 
     @property
@@ -61,14 +65,13 @@ class OutputBounds:
     @property
     def rms_high(self) -> float:
         """Largest possible RMS of the output."""
-        lengths = self.block_lengths
-        widest = lengths.max() / self.hidden_size
+        longest = min(self.block_size, self.hidden_size)
+        widest = longest / self.hidden_size
         if self.p <= 2.0:
             return self.constant * self._root_of_blocks * float(np.sqrt(widest))
         # Lengths relative to the longest: s is huge for p just above 2.
         s = self.p / (self.p - 2.0)
-        with np.errstate(under="ignore"):
-            total = np.sum((lengths / lengths.max()) ** s)
+        total = self.n_blocks - 1 + (self._last_length / longest) ** s
         power_sum = float(total ** (0.5 / s) * np.sqrt(widest))
         return self.constant * self._root_of_blocks * power_sum
 
@@ -76,7 +79,7 @@ class OutputBounds:
     def rms_low(self) -> float:
         """Smallest possible RMS of the output."""
         if self.p <= 2.0:
-            return self.constant * float(np.sqrt(self.block_lengths.size / self.hidden_size))
+            return self.constant * float(np.sqrt(self.n_blocks / self.hidden_size))
         return self.constant * self._root_of_blocks / float(np.sqrt(self.hidden_size))
 
     def witness(self, which: Extreme) -> NDArray[np.float64]:
@@ -87,13 +90,12 @@ class OutputBounds:
         if which not in get_args(Extreme):
             raise ValueError(f"which={which!r}: must be one of {', '.join(get_args(Extreme))}")
         x = np.zeros(self.hidden_size)
-        starts = np.arange(self.block_lengths.size) * self.block_size
         if which == "max_abs" or (which == "rms_low" and self.p > 2.0):
             x[0] = 1.0
         elif which == "rms_low":
-            x[starts] = 1.0
+            x[:: self.block_size] = 1.0
         elif self.p <= 2.0:
-            x[: self.block_lengths[0]] = 1.0
+            x[: self.block_size] = 1.0
         else:
             lengths = self.block_lengths
             with np.errstate(under="ignore"):
@@ -104,7 +106,12 @@ class OutputBounds:
     @property
     def _root_of_blocks(self) -> float:
         """K^(1/p)."""
-        return float(self.block_lengths.size ** (1.0 / self.p))
+        with np.errstate(over="ignore"):
+            return float(np.float64(self.n_blocks) ** (1.0 / self.p))
+
+    @property
+    def _last_length(self) -> int:
+        return self.hidden_size - (self.n_blocks - 1) * self.block_size
 
 
 def output_bounds(

@@ -141,11 +141,10 @@ def _variance(
 ) -> Any:
     """Var[a q/2 − b m^p/(p E m^p)] for the shares a and b; inf where any part of it is."""
     with np.errstate(invalid="ignore"):
-        value = (
-            square_share**2 * moments.square_variance / 4.0
-            - square_share * maximum_share * moments.relative_covariance / p
-            + maximum_share**2 * moments.relative_variance / p**2
-        )
+        squares = square_share**2 * moments.square_variance / 4.0
+        cross = square_share * maximum_share * moments.relative_covariance / p
+        maxima = maximum_share**2 * moments.relative_variance / p**2
+        value = _without_rounding(squares - cross + maxima, squares + maxima)
     infinite = np.isinf(moments.square_variance) | np.isinf(moments.relative_variance)
     return np.where(infinite, np.inf, value)
 
@@ -153,7 +152,11 @@ def _variance(
 def _bias(moments: BlockMoments, p: Any, square_share: Any = 1.0, maximum_share: Any = 1.0) -> Any:
     """b²·Var(m^p)/(2p (E m^p)²) − a²·Var(q)/4 for the shares a and b."""
     with np.errstate(invalid="ignore"):
-        return (
-            maximum_share**2 * moments.relative_variance / (2.0 * p)
-            - square_share**2 * moments.square_variance / 4.0
-        )
+        maxima = maximum_share**2 * moments.relative_variance / (2.0 * p)
+        squares = square_share**2 * moments.square_variance / 4.0
+        return _without_rounding(maxima - squares, maxima + squares)
+
+
+def _without_rounding(value: Any, size: Any) -> Any:
+    """Zero where only the rounding of terms of ``size`` is left, as for blocks of one at p = 2."""
+    return np.where(np.abs(value) < 1e-14 * size, 0.0, value)

@@ -102,6 +102,11 @@ def make_store(tmp_path, layers, about):
 
 
 @pytest.fixture
+def store(make_store):
+    return make_store()
+
+
+@pytest.fixture
 def tokenizer():
     """Words w0 to w60 are tokens 3 to 63; <s> is 1."""
     from tokenizers import Tokenizer

@@ -88,6 +88,10 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(tmp_path, text_file, mon
         capture_to_store(tmp_path / "out", tokens=0)
     with pytest.raises(TextError, match="cannot read"):
         capture_to_store(tmp_path / "out", text=tmp_path / "gone")
+    with pytest.raises(ValueError, match=r"text must have no control characters, got 'a\\nb'"):
+        capture_to_store(tmp_path / "out", text="a\nb")
+    with pytest.raises(ValueError, match=r"model must have no control characters, got 'a\\nb'"):
+        capture_to_store(tmp_path / "out", model="a\nb")
     with pytest.raises(StoreError, match="exists already"):
         capture_to_store(text_file)
 

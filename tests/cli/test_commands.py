@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import special
 
 from mxstats.cli import main
 
@@ -101,6 +102,20 @@ def test_bounds_print_the_checked_values(run):
     # Largest output c̃ K^(1/p): p = 1 has K = 128 once, p = 2 its root.
     assert one["max_abs"] / one["rms_high"] == pytest.approx(np.sqrt(128), rel=1e-14)
     assert two["max_abs"] / two["rms_high"] == pytest.approx(np.sqrt(128), rel=1e-14)
+
+
+def test_bounds_as_json_are_the_closed_forms(run):
+    rms, *lines = json.loads(run("bounds", "-D", 4096, "--json")[1])
+    assert (rms["rms_low"], rms["rms_high"]) == (1.0, 1.0)
+    # c̃ by another route: E max of 32 |N(0, 1)| is ∫ 1 − (2Φ(x) − 1)^32 dx, E max² is ∫ 2x(…) dx.
+    x = np.linspace(0.0, 12.0, 120_001)
+    tail = 1.0 - special.erf(x / np.sqrt(2)) ** 32
+    c = [np.trapezoid(tail, x), np.sqrt(np.trapezoid(2 * x * tail, x))]
+    for line, p, constant in zip(lines, (1.0, 2.0), c, strict=True):
+        assert line["p"] == p
+        # The trapezium rule at steps of 1e-4.
+        assert line["rms_low"] == pytest.approx(constant / np.sqrt(32), rel=1e-7)
+        assert line["rms_high"] == pytest.approx(constant * 128 ** (1 / p - 1 / 2), rel=1e-7)
 
 
 def test_simulate_is_seeded(run):

@@ -2,13 +2,17 @@
 
 import re
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.patches import Rectangle
 
-from mxstats.experiments import FIGURES, constant, make, make_figure
+from mxstats.activations import sample_store
+from mxstats.experiments import FIGURES, activations_ratio, constant, make, make_figure
 from mxstats.theory import constant as exact_constant
 from mxstats.theory import output_bounds, rms_error
 
@@ -40,8 +44,8 @@ def test_convergence_follows_the_clt(tables):
     for line in wide.itertuples():
         error = rms_error(line.distribution, p=line.p, block_size=32)
         assert line.clt == pytest.approx(np.sqrt(error.variance / 256), rel=1e-14)
-    # At K = 256 what the CLT leaves out is below half a per cent (DESIGN: 2 to 4 % at K = 18,
-    # falling as 1/K), within the 4 standard errors of 1.1 % each.
+    # What the CLT leaves out is 2 to 4 % at K = 18 and falls as 1/K: at K = 256 it is below half a
+    # per cent, within the 4 standard errors of 1.1 % each.
     assert ((wide["std"] - wide["clt"]).abs() < 4 * wide["stderr"]).all()
 
 
@@ -60,14 +64,86 @@ def test_bounds_are_reached_and_never_passed(tables):
         assert line.value <= output_bounds(p=p, hidden_size=576).max_abs * (1 + 1e-12)
 
 
+def power_mean_of_maxima(rows, p):
+    """M_p of the block maxima of each row of the sample, 18 blocks of 32."""
+    maxima = np.abs(rows.astype(np.float64)).reshape(len(rows), 18, 32).max(axis=2)
+    return np.mean(maxima**p, axis=1) ** (1 / p)
+
+
+def test_bounds_show_the_largest_outputs_of_the_sample(tables):
+    model = tables["bounds"][tables["bounds"]["kind"] == "model"]
+    store = sample_store()
+    for p in (1.0, 2.0):
+        outputs = []
+        for layer in store.layers:
+            rows = store.rows(layer.name)
+            estimate = power_mean_of_maxima(rows, p) / exact_constant(p=p, block_size=32)
+            outputs.append((np.abs(rows).max(axis=1) / estimate).max())
+        shown = model.loc[model["norm"] == f"mxnorm p={p:g}", "value"]
+        # Sums of 18 terms in double precision.
+        np.testing.assert_allclose(shown, outputs, rtol=1e-13)
+
+
 def test_activations_have_the_medians_of_the_model(tables):
     table = tables["activations_ratio"]
-    middle = table[table["index"].between(8, 22)]
-    medians = middle.groupby("p")["r_median"].median()
-    # The whole of GPL-3's first 2,044 tokens gives 0.72 and 0.52; these are its first 64, a title
-    # and a copyright line. Far from 1, which is what the figure is about.
-    assert medians[1.0] == pytest.approx(0.72, abs=0.05)
-    assert medians[2.0] == pytest.approx(0.52, abs=0.05)
+    store = sample_store()
+    middle = [layer for layer in store.layers if layer.index in range(8, 23)]
+    assert len(middle) == 2 * 15
+    # The median over these 30 norms of each one's median over the sample's 64 tokens: far from 1,
+    # which is what the figure is about.
+    for p, stated in ((1.0, 0.742), (2.0, 0.561)):
+        medians = []
+        for layer in middle:
+            rows = store.rows(layer.name).astype(np.float64)
+            estimate = power_mean_of_maxima(rows, p) / exact_constant(p=p, block_size=32)
+            medians.append(np.median(np.sqrt(np.mean(rows**2, axis=1)) / estimate))
+        shown = table[(table["p"] == p) & table["index"].between(8, 22)]
+        assert list(shown["layer"]) == [layer.name for layer in middle]
+        # Sums of 18 and of 576 terms in double precision.
+        np.testing.assert_allclose(shown["r_median"], medians, rtol=1e-12)
+        assert np.median(medians) == pytest.approx(stated, abs=5e-4)
+
+
+def test_activations_are_drawn_between_their_bounds(tables):
+    table = tables["activations_ratio"]
+    panels = activations_ratio.draw(table).axes
+    assert len(panels) == 2
+    for panel, p in zip(panels, (1.0, 2.0), strict=True):
+        here = table[table["p"] == p]
+        bounds = output_bounds(p=p, hidden_size=576)
+        edges = sorted(
+            (patch.get_y(), patch.get_y() + patch.get_height()) for patch in spans(panel)
+        )
+        noise = 2 * rms_error("gaussian", p=p, block_size=32).std(18)
+        # What is out of reach below, what sampling alone gives, what is out of reach above.
+        assert edges == [
+            pytest.approx((0.01, bounds.rms_low), rel=1e-12),
+            pytest.approx((1 - noise, 1 + noise), rel=1e-12),
+            pytest.approx((bounds.rms_high, 100.0), rel=1e-12),
+        ]
+        assert bounds.rms_low < here["r_low"].min()
+        assert here["r_high"].max() < bounds.rms_high
+        said = [text.get_text() for text in panel.texts]
+        assert said == [
+            f"out of reach: R > {bounds.rms_high:.3g}",
+            f"out of reach: R < {bounds.rms_low:.3g}",
+        ]
+        thin, thick = (
+            np.array(lines.get_segments())
+            for lines in panel.collections
+            if isinstance(lines, LineCollection)
+        )
+        for lines, low, high in ((thin, "r_low", "r_high"), (thick, "r_q05", "r_q95")):
+            np.testing.assert_array_equal(lines[:, :, 0], np.arange(61)[:, None] * [1, 1])
+            np.testing.assert_array_equal(lines[:, :, 1], here[[low, high]])
+        points = {line.get_label(): line.get_xydata() for line in panel.lines}
+        at = np.flatnonzero(here["role"] == "pre-mlp")
+        drawn = np.column_stack([at, here["r_median"].iloc[at]])
+        np.testing.assert_array_equal(points["pre-mlp"], drawn)
+
+
+def spans(panel):
+    return [patch for patch in panel.patches if isinstance(patch, Rectangle)]
 
 
 def test_efficiency_is_least_where_it_says(tables):
@@ -173,6 +249,38 @@ def test_a_failed_write_leaves_the_old_file(tables, tmp_path, monkeypatch):
         make_figure("constant", tmp_path)
     assert made.png.read_bytes() == before
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
+@pytest.mark.parametrize("end", ["table", "pdf", "png"])
+def test_a_reader_of_the_old_file_never_sees_the_new_one(end, tables, tmp_path, monkeypatch):
+    monkeypatch.setattr(constant, "compute", lambda **_: tables["constant"])
+    path = getattr(make_figure("constant", tmp_path), end)
+    before = path.read_bytes()
+    other = tables["constant"].assign(value=2 * tables["constant"]["value"])
+    monkeypatch.setattr(constant, "compute", lambda **_: other)
+    with path.open("rb") as reader:
+        make_figure("constant", tmp_path, force=True)
+        assert path.read_bytes() != before
+        assert reader.read() == before
+
+
+def test_a_failed_rename_leaves_the_old_files(tables, tmp_path, monkeypatch):
+    monkeypatch.setattr(constant, "compute", lambda **_: tables["constant"])
+    make_figure("constant", tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    whole = []
+
+    def fail(temporary, target):
+        # By now the new file is complete, and beside the old one.
+        whole.append((temporary.parent, temporary.stat().st_size))
+        assert target.read_bytes() == before[target.name]
+        raise OSError("no rename")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="no rename"):
+        make_figure("constant", tmp_path, force=True)
+    assert whole == [(tmp_path, len(before["constant.parquet"]))]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_unknown_figure_is_refused(tmp_path):

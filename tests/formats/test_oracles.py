@@ -82,8 +82,7 @@ def test_ml_dtypes_casts(element):
         values = x[np.isfinite(x.astype(np.float32))]
         wide = values.astype(np.float32)
         top = values.dtype.type(ours.largest)
-        # Half a step below the largest float16, 57344 is exact; bfloat16 holds all five, too.
-        assert float(top) == ours.largest
+        assert float(top) == ours.largest  # float16 and bfloat16 hold all five
         clamped = np.clip(values, -top, top)
         assert np.array_equal(encode(wide, ours), clamped.astype(theirs).view(np.uint8))
 
@@ -289,8 +288,8 @@ def test_torchao_to_mx_of_float32(torchao, fmt, rule):
     scales, codes = torchao.mx(rows, fmt, rule)
     wanted_scales, wanted_codes, told = as_torchao_quantises(rows, fmt, rule)
     # ao-log2: one less where fl32(absmax/largest) is a little above a power of two. How far that
-    # goes depends on torch's log2: within half a unit of its result, up to 7 bits before the point
-    # (2^-17 of it, so 2^-17·ln 2·2^23 = 44 units of the ratio, 64 with an inexact log2).
+    # goes depends on torch's log2. The last place of a logarithm up to 128 is 2^-17, and half of it
+    # 2^-18·ln 2·2^23 = 22 units of the ratio's last place; 64 leaves room for an inexact log2.
     lower = (wanted_scales - scales.astype(int))[:, 0] == 1
     if rule == "rceil":
         ratio = np.abs(rows[lower]).max(axis=1) / np.float32(fmt.element.largest)

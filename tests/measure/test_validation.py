@@ -66,6 +66,16 @@ def test_odd_rows_are_counted_and_an_empty_layer_named(store_of):
     assert (line["rows"], line["nonfinite_rows"], line["zero_rows"]) == (2, 1, 1)
 
 
+def test_the_kurtosis_of_a_layer_is_the_median_over_its_rows(store_of):
+    rows = np.zeros((3, 64), dtype=np.float32)
+    rows[0, 5] = 3.0
+    rows[1, ::2] = -2.0
+    rows[2] = 7.0
+    line = mxs.validate(store_of(Layer("a", rows)), p=2).iloc[0]
+    # Of n equal channels in 64, mean x⁴/(mean x²)² is 64/n: 64, 2 and 1, with a mean of 22.3.
+    assert line["channel_kurtosis"] == pytest.approx(2.0, rel=1e-14)
+
+
 def test_a_layer_without_a_row_to_measure_is_named(store_of):
     store = store_of(Layer("dead", np.zeros((4, 64), dtype=np.float32)))
     with pytest.raises(ValueError, match=r"layer dead: no row to measure .* 4 are zero"):

@@ -5,6 +5,7 @@ import math
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -231,15 +232,49 @@ def test_a_large_exponent_keeps_its_ratio():
     assert np.isfinite(table["value"]).all()
 
 
-MEMORY = """
-import json, resource, sys
+@pytest.mark.parametrize(
+    ("df", "p", "finite"),
+    [
+        # x^j has a moment below df: 2p, 4p, 2p + 4 and max(8, 4p) are needed, in this order.
+        (5, 1.0, ["constant", "moment", "moment_variance"]),
+        (6, 1.0, ["constant", "moment", "moment_variance"]),
+        (7, 1.0, ["constant", "moment", "moment_variance", "covariance"]),
+        (7, 1.5, ["constant", "moment", "moment_variance"]),
+        (7, 2.0, ["constant", "moment"]),
+        (8, 1.0, ["constant", "moment", "moment_variance", "covariance"]),
+        (9, 2.0, ["constant", "moment", "moment_variance", "covariance", "variance"]),
+        (9, 2.25, ["constant", "moment", "covariance"]),
+    ],
+)
+def test_stderr_is_infinite_where_the_estimate_has_no_finite_variance(df, p, finite):
+    table = simulate(f"student-t:{df}", p=p, block_size=4, hidden_size=16, rows=50)
+    by_quantity = table.set_index("quantity")["stderr"]
+    over_blocks = by_quantity[QUANTITIES[:5]]
+    assert list(over_blocks.index[np.isfinite(over_blocks)]) == finite
+    assert (over_blocks.drop(finite) == np.inf).all()
+    # Ratios are bounded, so that theirs are finite, or nan for extremes.
+    assert not np.isinf(by_quantity[QUANTITIES[5:]]).any()
+
+
+MEMORY = r"""
+import json, re, sys
+from pathlib import Path
+import numpy as np
 from mxstats.simulation import simulate
-peaks = []
-for arguments in json.loads(sys.argv[1]):
-    simulate("gaussian", p=[1, 2], **arguments)
-    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+peaks, wanted = [], json.loads(sys.argv[1])
+for arguments in wanted:
+    if "ones" in arguments:
+        np.ones(arguments["ones"]).sum()
+    else:
+        simulate("gaussian", p=[1, 2], **arguments)
+    # Not ru_maxrss, which begins with the peak of the process that started this one.
+    status = Path("/proc/self/status").read_text()
+    peaks.append(int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) / 1024)
 print(json.dumps(peaks))
 """
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="peak memory is read from /proc"
+)
 
 
 def peak_megabytes(*runs):
@@ -249,6 +284,17 @@ def peak_megabytes(*runs):
     return json.loads(done.stdout)
 
 
+@needs_proc
+def test_peak_memory_is_the_child_s_own_and_grows_with_what_it_holds():
+    mine = np.ones(50_000_000)  # 400 MB of this process
+    before, after = peak_megabytes({"rows": 1}, {"ones": 25_000_000})
+    assert mine[-1] == 1.0
+    assert before < 250.0
+    # 200 MB are 190.7 MiB, of which the pages of simulate's own arrays may be used again.
+    assert 130.0 < after - before < 200.0
+
+
+@needs_proc
 def test_memory_does_not_grow_with_rows():
     # 30 000 rows of 4096 are 983 MB of draws.
     few, many = peak_megabytes({"rows": 300}, {"rows": 30_000})
@@ -257,5 +303,6 @@ def test_memory_does_not_grow_with_rows():
     assert many < few + 10.0
 
 
+@needs_proc
 def test_memory_of_the_widest_row_in_the_smallest_blocks():
     assert peak_megabytes({"rows": 2, "hidden_size": 2**20, "block_size": 1})[0] < 300.0

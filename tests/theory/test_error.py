@@ -7,7 +7,7 @@ import pytest
 from mpmath import mp, mpf
 
 import mxstats as mxs
-from mxstats.theory import log_ratio_std
+from mxstats.theory import constant, log_ratio_mean, log_ratio_std, rms_error
 from tests.theory import reference
 from tests.theory.cases import names, promised, relative_error, rows, stored
 
@@ -181,3 +181,40 @@ def test_log_ratio_std_by_simulation(name, p, hidden_size):
     wanted = log_ratio_std(name, p=p, block_size=32, hidden_size=hidden_size) ** 2
     # Four standard errors: one chance in 16,000 for a seed not chosen for it.
     assert abs(squares.mean() - wanted) <= 4.0 * stderr
+
+
+@pytest.mark.parametrize("dist", ["gaussian", "laplace", "student-t:10"])
+def test_blocks_of_one_at_p_two_have_no_error_at_all(dist):
+    # q = m² then, so that the influence and the bias vanish identically: exact zeros.
+    found = rms_error(dist, p=2, block_size=1)
+    assert (found.variance, found.bias, found.std(4)) == (0.0, 0.0, 0.0)
+    assert log_ratio_std(dist, p=2, block_size=1, hidden_size=64) == 0.0
+    # One block of one entry, whatever the block size.
+    assert log_ratio_std(dist, p=2, block_size=32, hidden_size=1) == 0.0
+    assert log_ratio_mean(dist, p=2, block_size=32, hidden_size=1) == 0.0
+
+
+def test_variances_that_doubles_cannot_hold_are_refused():
+    with pytest.raises(ValueError, match="p=1e-12: variances relative to p² lose their digits"):
+        rms_error(p=1e-12, block_size=4)
+    with pytest.raises(ValueError, match=r"p=100000: .* beyond double precision; use a smaller p"):
+        rms_error(p=1e5)
+    # Just above the limit the value is that of the limit p → 0, Var(q/2 − ln m), to 1e-9.
+    small, smaller = (rms_error(p=p, block_size=4).variance for p in (1e-4, 1e-6))
+    assert smaller == pytest.approx(small, abs=1e-5)
+    assert smaller == pytest.approx(0.0539066, abs=1e-6)
+
+
+def test_short_last_block_moves_the_bias():
+    # D = 33 at B = 32: a whole block and one entry. By Monte Carlo of the plain definition.
+    rng = np.random.default_rng(8)
+    rows = rng.standard_normal((400_000, 33))
+    c = constant(p=2, block_size=32, hidden_size=33)
+    maxima = np.stack([np.abs(rows[:, :32]).max(axis=1), np.abs(rows[:, 32])], axis=1)
+    log_ratio = 0.5 * np.log(np.mean(rows**2, axis=1) / (np.mean(maxima**2, axis=1) / c**2))
+    theory = log_ratio_mean(p=2, block_size=32, hidden_size=33)
+    stderr = log_ratio.std() / np.sqrt(len(rows))
+    # Leading order at K = 2 leaves an eighth out. Over K, the coefficient of whole blocks would be
+    # 0.0116.
+    assert abs(log_ratio.mean() - theory) < 0.15 * theory + 4 * stderr
+    assert log_ratio.mean() - rms_error(p=2).bias / 2 > 20 * stderr

@@ -181,3 +181,30 @@ def test_a_hundred_values_a_block_element_are_enough_and_one_fewer_is_not(call):
         ValueError, match=r"3199 values are too few for block_size=32; at least 3200"
     ):
         call(x[:-1], block_size=32)
+
+
+def test_small_p_reaches_the_geometric_mean_of_the_maximum():
+    values = np.random.default_rng(5).normal(size=4000)
+    t = np.sort(np.abs(values)) / np.sqrt(np.mean(values**2))
+    rank = np.arange(1, t.size + 1) / t.size
+    weights = rank**32 - (rank - 1 / t.size) ** 32
+    limit = np.exp(np.sum(weights * np.log(t)))
+    for p in (1e-9, 1e-14, 1e-300):
+        found = mxs.constant(values, p=p, block_size=32)
+        # E m^p = 1 + p E ln m: p's own order is 1e-9; the sums are good to 1e-13.
+        assert found.value == pytest.approx(limit, rel=1e-8 if p == 1e-9 else 1e-12)
+        assert found.stderr > 0
+
+
+def test_values_in_one_fiftieth_of_the_array_have_no_standard_error():
+    values = np.zeros(10_000)
+    values[:150] = 1.5
+    with pytest.raises(ValueError, match="no standard error can be formed; shuffle"):
+        mxs.constant(values, p=2)
+    assert mxs.constant(np.random.default_rng(0).permutation(values), p=2).stderr > 0
+
+
+def test_masked_arrays_are_refused():
+    masked = np.ma.masked_array(np.ones(5000), mask=np.arange(5000) < 10)
+    with pytest.raises(TypeError, match=r"masked array; pass its \.compressed\(\)"):
+        mxs.constant(masked)

@@ -53,7 +53,7 @@ def distribution(obj: Any) -> Distribution | Samples:
         return wrapped
     if isinstance(obj, (np.ndarray, list, tuple)):
         try:
-            return Samples(np.asarray(obj))
+            return Samples(obj if isinstance(obj, np.ndarray) else np.asarray(obj))
         except ValueError as error:
             if "inhomogeneous" not in str(error):
                 raise

@@ -42,6 +42,8 @@ class Samples:
     in the jackknife counts as the whole, which is the one whose size was asked for."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.values, np.ma.MaskedArray):
+            raise TypeError("samples must not be a masked array; pass its .compressed() values")
         values = np.asarray(self.values)
         if values.dtype.kind not in "fiu" and values.dtype.name != "bfloat16":
             raise TypeError(f"samples must be real numbers, got dtype {values.dtype}")
@@ -95,8 +97,7 @@ class Samples:
 
     def log_moment(self, p: float, block_size: int) -> float:
         """Ln E[m^p], exact for the empirical distribution: Σ t_i^p (F_i^B − F_{i−1}^B)."""
-        log_weights = self._log_weights(block_size)
-        return _log_sum(p * self._log_magnitudes + log_weights)
+        return _log_mean(p * self._log_magnitudes, self._log_weights(block_size), p)
 
     def log_square_moment(self, p: float, block_size: int) -> float:
         """Ln E[x_1² m^p], which is Σ t_i^p (G_i F_i^(B−1) − G_{i−1} F_{i−1}^(B−1)), rms = 1."""
@@ -105,14 +106,15 @@ class Samples:
         square = np.cumsum(t * t) / n
         if block_size == 1:
             with np.errstate(divide="ignore"):
-                return _log_sum(p * self._log_magnitudes + 2.0 * np.log(t) - np.log(n))
+                return _log_mean(p * self._log_magnitudes, 2.0 * np.log(t) - np.log(n), p)
         # G_i F_i^(B−1) − G_{i−1} F_{i−1}^(B−1) as two rising parts, so that nothing cancels.
         log_power = (block_size - 1) * np.log(rank / n)
         with np.errstate(divide="ignore"):
             own = 2.0 * np.log(t) - np.log(n) + log_power
             before = np.log(np.concatenate([[0.0], square[:-1]]))
             rise = np.log(-np.expm1((block_size - 1) * np.log1p(-1.0 / rank)))
-        return _log_sum(p * self._log_magnitudes + np.logaddexp(own, before + log_power + rise))
+        log_weights = np.logaddexp(own, before + log_power + rise)
+        return _log_mean(p * self._log_magnitudes, log_weights, p)
 
     def survivals(self, u: Array) -> tuple[Array, Array, Array]:
         """Return P, E|X| and E X² over |X| > e^u, at rms = 1, of the empirical distribution."""
@@ -149,6 +151,11 @@ class Samples:
         """
         value = np.asarray(statistic(self))
         parts = np.array_split(self.values, JACKKNIFE_GROUPS)
+        if sum(bool(np.any(part)) for part in parts) < 2:
+            raise ValueError(
+                "samples: all values but zeros lie within one fiftieth of the array, so that no "
+                "standard error can be formed; shuffle them if their order means nothing"
+            )
         left_out = np.array(
             [
                 statistic(Samples(np.concatenate(parts[:g] + parts[g + 1 :]), self.values.size))
@@ -171,6 +178,10 @@ class Samples:
         return block_size * np.log(rank / self.values.size) + rise
 
 
-def _log_sum(log_terms: Array) -> float:
+def _log_mean(log_values: Array, log_weights: Array, p: float) -> float:
+    """Ln Σ w e^v for weights that add up to 1; exact as p, and with it v, goes to 0."""
+    if p < 0.5:
+        return float(np.log1p(np.sum(np.exp(log_weights) * np.expm1(log_values))))
+    log_terms = log_values + log_weights
     peak = np.max(log_terms)
     return float(peak + np.log(np.sum(np.exp(log_terms - peak))))
