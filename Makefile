@@ -11,7 +11,7 @@ figures: $(VENV)/.ready
 	$(BIN)/mxstats figures
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .

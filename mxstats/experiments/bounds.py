@@ -75,6 +75,7 @@ def draw(table: pd.DataFrame) -> Figure:
         )  # fmt: skip
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
+    panel.set_ylim(top=8000)  # room for the legends
     powers_of_two(panel.xaxis, _EXPONENTS)
     panel.set_xlabel(f"hidden size D (elements), B = {_BLOCK_SIZE}")
     panel.set_ylabel("largest output |y|   (RMSNorm: rms = 1)")

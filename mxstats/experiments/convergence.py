@@ -85,6 +85,7 @@ def draw(table: pd.DataFrame) -> Figure:
         above.set_title(f"p = {p:g}, B = {_BLOCK_SIZE}")
         above.set_xscale("log", base=2)
         above.set_yscale("log")
+        above.set_ylim(0.45, 10)  # room for the legends
         above.yaxis.set_major_locator(FixedLocator([0.5, 1, 2, 3, 5, 7, 10]))
         above.yaxis.set_minor_locator(NullLocator())
         above.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g} %"))

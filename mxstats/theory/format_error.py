@@ -14,6 +14,7 @@ rounding error. Periodic in log2 σ, within the range of the scale format.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -100,15 +101,17 @@ def _cells(
     dist: Distribution | Samples, element: ElementFormat, block_size: int, steps: ScaleSteps
 ) -> Callable[[Array], Array]:
     """Return the map from log2 σ [n] to E(x−x̂)², E x̂², clipped and flushed shares, [4, n]."""
-    values = element.magnitudes
+    # Cell c is (midpoint below e_c, midpoint above]; the largest value has a second cell, of what
+    # it clips, which has no end.
+    values, top = np.append(element.magnitudes, element.largest), element.largest
+    cuts = np.concatenate([[0.0], 0.5 * (values[1:-1] + values[:-2]), [top, np.inf]])
     with np.errstate(divide="ignore"):
-        # Cell c is (midpoint below e_c, midpoint above]; the last one has no end.
-        log_cuts = np.log(np.concatenate([[0.0], 0.5 * (values[1:] + values[:-1]), [np.inf]]))
-    log_top = np.log(element.largest)
+        log_cuts = np.log(cuts)
     tails = block_tails(dist, block_size, p=2.0, closed=steps.closed)
     survivals = _survivals(dist)
     others = (block_size - 1.0) / block_size
 
+    @cache  # the four quantities are asked for on the same grids
     def at(log2_sigma: float) -> list[float]:
         shift = np.log(2.0) * (log2_sigma % 1.0)
         edges, scales = steps.ladder(tails.low - np.log(2.0), tails.high + np.log(2.0))
@@ -130,10 +133,9 @@ def _cells(
         count, mean, square = between(log_cuts + log_scale)
         value = values * np.exp(log_scale)
         error = square - 2.0 * value * mean + value * value * count
-        clipped = between(np.hstack([log_top + log_scale, np.full_like(log_scale, np.inf)]))[0]
         # Cell 0 begins above zero: an exact zero, which only samples can have, is not flushed.
         flushed = count[:, 0].sum()
-        return [error.sum(), np.sum(value * value * count), clipped.sum(), flushed]
+        return [error.sum(), np.sum(value * value * count), count[:, -1].sum(), flushed]
 
     return lambda log2_sigma: np.array([at(float(one)) for one in log2_sigma]).T
 

@@ -30,7 +30,7 @@ ARGUMENTS = {
     "block_size 2^70": (
         {"block_size": 2**70},
         TypeError,
-        r"block_size must be an integer, got 118",
+        r"block_size must be an integer, got one beyond 64 bits",
     ),
     "block_size 2.5": ({"block_size": 2.5}, TypeError, r"block_size must be an integer, got 2\.5"),
     "block_size 32.0": ({"block_size": 32.0}, TypeError, r"must be an integer, got 32\.0"),
