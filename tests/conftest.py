@@ -4,6 +4,11 @@ import io
 from contextlib import redirect_stderr
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes depends on what else the machine does: never a reason to fail.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

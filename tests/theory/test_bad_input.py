@@ -117,7 +117,7 @@ def test_a_row_has_at_least_one_block(count):
         (stats.t(5), 5.5, r"p=5\.5: E\[m\^p\] is infinite for scipy\.t\(5\); p must be below 5"),
         (stats.pareto(4), 4.1, r"p=4\.1: E\[m\^p\] is infinite .* must be below 4"),
     ],
-    ids=str,
+    ids=["student-t:3", "student-t:2.5", "scipy t", "pareto"],
 )
 @pytest.mark.parametrize("call", CALLS)
 def test_infinite_moments(call, name, p, message):
