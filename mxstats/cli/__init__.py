@@ -8,6 +8,7 @@ import typer
 from typer.exceptions import TyperException
 
 from mxstats.cli import (
+    bench,
     bounds,
     calibrate,
     capture,
@@ -42,6 +43,7 @@ _COMMANDS = (
     capture,
     validate,
     figures,
+    bench,
     info,
 )
 for command in _COMMANDS:

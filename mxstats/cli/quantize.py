@@ -2,6 +2,8 @@
 
 import math
 import os
+import tokenize
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
     from mxstats.formats import QuantizationError, Quantized
 
 _SAFETENSORS_FLOATS = ("F16", "BF16", "F32", "F64")
+# What numpy lets through from the parts it is made of where a header is damaged: the tokenizer and
+# the parser (nesting too deep is a MemoryError or a RecursionError), and sizes beyond 64 bits.
+_HEADER_ERRORS = (
+    ValueError, TypeError, EOFError, OSError, ArithmeticError, MemoryError, RecursionError,
+    SyntaxError, tokenize.TokenError,
+)  # fmt: skip
 
 
 def run(
@@ -133,8 +141,11 @@ def _read_npy(file: Path) -> "NDArray[np.floating[Any]]":
     import numpy as np
 
     try:
-        array = np.lib.format.open_memmap(file, mode="r")
-    except (ValueError, EOFError, OSError) as error:
+        # The header is parsed as Python; what the interpreter remarks on it is no one's concern.
+        with warnings.catch_warnings(), np.errstate(over="raise"):
+            warnings.simplefilter("ignore")
+            array = np.lib.format.open_memmap(file, mode="r")
+    except _HEADER_ERRORS as error:
         raise MxstatsError(f"{file} cannot be read: {error}") from error
     if array.dtype.kind == "V":
         raise TypeError(

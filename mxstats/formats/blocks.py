@@ -1,8 +1,10 @@
 """Block formats: elements that share a scale. The OCP MX formats and NVFP4 as values."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mxstats.formats.elements import E2M1, E2M3, E3M2, E4M3, E5M2, INT8, ElementFormat
+from mxstats.formats.packing import integer
 from mxstats.formats.scales import E4M3_SCALE, E8M0, ScaleFormat
 
 
@@ -40,21 +42,32 @@ class BlockFormat:
             raise TypeError(f"element must be an ElementFormat, got {self.element!r}")
         if not isinstance(self.scale, ScaleFormat):
             raise TypeError(f"scale must be a ScaleFormat, got {self.scale!r}")
-        if isinstance(self.block_size, bool) or not isinstance(self.block_size, int):
-            raise TypeError(f"block_size must be an integer, got {self.block_size!r}")
+        object.__setattr__(self, "block_size", integer(self.block_size, "block_size"))
         if self.block_size < 1:
             raise ValueError(f"block_size={self.block_size}: must be at least 1")
         if self.tensor_scale and self.scale.is_power_of_two:
             raise ValueError("tensor_scale=True: power-of-two scales have the range and take none")
         if not self.name:
-            made = f"{self.element.name}/{self.block_size}/{self.scale.name}"
-            object.__setattr__(self, "name", made)
+            object.__setattr__(self, "name", self._made_name)
 
     def with_block_size(self, block_size: int) -> "BlockFormat":
-        """Return the same format with other blocks; ValueError below 1, TypeError if no integer."""
+        """Return the same format with other blocks; ValueError below 1, TypeError if no integer.
+
+        A given name gets the block size behind it (MXFP8_E4M3/64); one that was made is made anew.
+        """
+        block_size = integer(block_size, "block_size")
         if block_size == self.block_size:
             return self
-        return replace(self, block_size=block_size, name=f"{self.name}/{block_size}")
+        if self.name == self._made_name:
+            return replace(self, block_size=block_size, name="")
+        base = self.name.removesuffix(f"/{self.block_size}")
+        own = replace(self, block_size=block_size, name=base)
+        # Back at its own block size, a known format is itself again.
+        return own if own == FORMATS.get(base) else replace(own, name=f"{base}/{block_size}")
+
+    @property
+    def _made_name(self) -> str:
+        return f"{self.element.name}/{self.block_size}/{self.scale.name}"
 
     @property
     def bits_per_element(self) -> float:
@@ -88,4 +101,21 @@ def block_format(fmt: BlockFormat | str) -> BlockFormat:
     found = FORMATS.get(fmt.upper())
     if found is None:
         raise ValueError(f"fmt={fmt!r} is unknown; known are {', '.join(FORMATS)}")
+    return found
+
+
+def block_formats(
+    formats: Mapping[str, BlockFormat] | Iterable[BlockFormat | str],
+) -> list[BlockFormat]:
+    """Return several formats, given as a mapping or as formats and names, in their order.
+
+    Raises as :func:`block_format`, and ValueError where two have one name.
+    """
+    found = [
+        block_format(f) for f in (formats.values() if isinstance(formats, Mapping) else formats)
+    ]
+    names = [fmt.name for fmt in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"formats: {names.count(name)} are named {name!r}; give each its own")
     return found

@@ -12,13 +12,14 @@ j mod 8 of byte ⌊j/8⌋, bit 0 being the lowest.
 * 8 bits: the codes themselves.
 """
 
+import numbers
 import operator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxstats.formats.tensors import is_torch, like
+from mxstats.formats.tensors import check_array, like
 
 # bits of a code -> (codes a group, bytes a group): the smallest whole number of bytes
 _GROUPS = {4: (2, 1), 6: (4, 3), 8: (1, 1)}
@@ -128,8 +129,7 @@ def unpack(packed: Any, bits: int, n: int) -> Any:
 
 def uint8_array(x: Any, name: str) -> NDArray[np.uint8]:
     """Return ``x`` as a NumPy array of uint8, or raise TypeError naming the argument."""
-    if not is_torch(x) and not isinstance(x, np.ndarray):
-        raise TypeError(f"{name} must be a NumPy array or a torch tensor, got {type(x).__name__}")
+    check_array(x, name)
     # Asked of the tensor: NumPy has no array at all for some of torch's dtypes.
     if str(x.dtype).removeprefix("torch.") != "uint8":
         raise TypeError(f"{name} has dtype {x.dtype}; uint8 is needed (the bytes: view them so)")
@@ -144,6 +144,16 @@ def integer(value: Any, name: str) -> int:
         return operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be an integer, got {value!r}") from None
+
+
+def real(value: Any, name: str) -> float:
+    """Return a real number as float, or raise TypeError (ValueError beyond 64 bits) naming it."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a real number, got {value!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} must be a real number below 2^1024, got a larger one") from None
 
 
 def _group(bits: int) -> tuple[int, int]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxstats.formats.blocks import BlockFormat, block_format
+from mxstats.formats.packing import integer, real
 from mxstats.formats.rounding import encode
 from mxstats.formats.scales import ScaleRule, e8m0_bytes, floating_bytes
 from mxstats.formats.tensors import like, to_numpy
@@ -42,6 +43,10 @@ class Quantized:
         """Return element value × scale as float32, in the shape of the input.
 
         Exact for power-of-two scales but for overflow; rounded once to float32 for floating ones.
+        Element times scale may be 2^128, which float32 does not hold, and is then infinite, though
+        x was finite: for a float element of m >= 1 mantissa bits and emax >= 1 under CEIL, EVEN and
+        RCEIL where |x| >= 2^128·(1 − 2^−(m+2)) (1.9375·2^127 for E4M3); never under FLOOR. With a
+        tensor scale, where the product of element, scale and g rounds to 2^128.
 
         A block with the NaN scale is NaN throughout.
         """
@@ -91,18 +96,20 @@ def quantize(
     Raises
     ------
     TypeError
-        An integer or complex dtype, or no array at all.
+        An integer or complex dtype, a masked array, or no array at all; an axis that is no integer,
+        a tensor scale that is no real number.
     ValueError
         Unknown format or rule; axis out of range; a rule for a floating scale; a block whose scale
         is above what the scale format holds.
     """
     fmt = block_format(fmt)
-    rule = _check_rule(scale_rule, fmt)
+    rule = check_rule(scale_rule, fmt)
     values = to_numpy(x)
     if values.dtype == np.uint8:  # to_numpy lets codes pass
         raise TypeError("x has dtype uint8; a float dtype is needed")
     if values.ndim == 0:
         raise ValueError("x is a single number; at least one axis is needed")
+    axis = integer(axis, "axis")
     if not -values.ndim <= axis < values.ndim:
         raise ValueError(f"axis={axis}: out of range for {values.ndim} axes")
     axis %= values.ndim
@@ -193,23 +200,32 @@ def _tensor_scale(rows: NDArray[Any], fmt: BlockFormat, given: float | None) -> 
     least = np.float32(max(2.0**-126, 2.0**-149 / fmt.scale.smallest_normal))
     if given is not None:
         with np.errstate(over="ignore"):
-            g = np.float32(given)
+            g = np.float32(real(given, "tensor_scale"))
         if not least <= g < np.inf:
             raise ValueError(f"tensor_scale={given}: must be a finite float32, at least {least:g}")
         return g
     amax = np.float32(0.0)
-    for start in range(0, rows.shape[0], 256):
-        # Infinite beyond float32, as the block's absmax is.
-        with np.errstate(over="ignore", invalid="ignore"):
-            part = np.abs(rows[start : start + 256].astype(np.float64)).astype(np.float32)
-        amax = np.max(part, where=np.isfinite(part), initial=amax)
+    # Some whole rows at a time, or a part of a long row.
+    across = min(rows.shape[1], _CHUNK)
+    down = _CHUNK // max(across, 1)
+    for row in range(0, rows.shape[0] if rows.size else 0, down):
+        for column in range(0, rows.shape[1], across):
+            part = rows[row : row + down, column : column + across]
+            # Infinite beyond float32, as the block's absmax is.
+            with np.errstate(over="ignore", invalid="ignore"):
+                part = np.abs(part.astype(np.float64)).astype(np.float32)
+            amax = np.max(part, where=np.isfinite(part), initial=amax)
     if amax == 0.0:
         return np.float32(1.0)
     top = np.float32(fmt.element.largest * fmt.scale.largest)
     return np.maximum(np.float32(amax) / top, least)
 
 
-def _check_rule(rule: ScaleRule | str | None, fmt: BlockFormat) -> ScaleRule | None:
+def check_rule(rule: ScaleRule | str | None, fmt: BlockFormat) -> ScaleRule | None:
+    """Return the rule in force: FLOOR where None is given, None for a floating scale.
+
+    Raises ValueError for an unknown rule, and for any rule where the scale is floating.
+    """
     if fmt.scale.is_power_of_two:
         return ScaleRule.FLOOR if rule is None else ScaleRule(rule)
     if rule is not None:

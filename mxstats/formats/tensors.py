@@ -14,21 +14,33 @@ def to_numpy(x: Any) -> NDArray[Any]:
 
     Raises TypeError for anything but a float16, bfloat16, float32, float64 or uint8 array.
     """
-    if is_torch(x):
-        tensor = x.detach().cpu()
-        if str(tensor.dtype) == "torch.bfloat16":
-            import torch
+    check_array(x, "x")
+    # Asked of the tensor: NumPy has no array at all for some of torch's dtypes.
+    dtype = str(x.dtype).removeprefix("torch.") if is_torch(x) else x.dtype.name
+    if dtype not in (*_FLOATS, "uint8"):
+        raise TypeError(f"x has dtype {x.dtype}; one of {', '.join(_FLOATS)} is needed")
+    if not is_torch(x):
+        return x
+    # A view that is only marked as negated (the imaginary part of a conjugate) has other bits.
+    tensor = x.detach().cpu().resolve_neg()
+    if dtype == "bfloat16":
+        import torch
 
-            array = tensor.contiguous().view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
-        else:
-            array = tensor.numpy()
-    elif isinstance(x, np.ndarray):
-        array = x
-    else:
-        raise TypeError(f"x must be a NumPy array or a torch tensor, got {type(x).__name__}")
-    if array.dtype.name not in (*_FLOATS, "uint8"):
-        raise TypeError(f"x has dtype {array.dtype}; one of {', '.join(_FLOATS)} is needed")
-    return array
+        return tensor.contiguous().view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
+def check_array(x: Any, name: str) -> None:
+    """Raise TypeError naming the argument unless ``x`` is an array or tensor that holds values."""
+    if is_torch(x):
+        if x.is_meta:
+            raise TypeError(f"{name} is a meta tensor, which holds no values")
+        if str(x.layout) != "torch.strided":
+            raise TypeError(f"{name} has the layout {x.layout}; pass {name}.to_dense()")
+    elif not isinstance(x, np.ndarray):
+        raise TypeError(f"{name} must be a NumPy array or a torch tensor, got {type(x).__name__}")
+    elif isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name} must not be a masked array; fill it with .filled(value) first")
 
 
 def like(array: NDArray[Any], x: Any) -> Any:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxstats.formats import BlockFormat, ScaleRule, block_format
+from mxstats.formats.reference import check_rule
 from mxstats.theory import (
     FormatError,
     RmsError,
@@ -66,7 +67,7 @@ def calibrate(
     if block_size is not None:
         fmt = fmt.with_block_size(block_size)
     error = format_error(entries, fmt, scale_rule=scale_rule)
-    rule = ScaleRule(scale_rule or ScaleRule.FLOOR) if fmt.scale.is_power_of_two else None
+    rule = check_rule(scale_rule, fmt)
     given = {"p": p, "block_size": fmt.block_size}
     return FormatCalibration(
         distribution=entries.name,
@@ -76,7 +77,7 @@ def calibrate(
         constant=constant(entries, **given),
         rms_error=rms_error(entries, **given),
         scale_only=scale_only_constant(
-            entries, **given, scale_rule=rule or fmt.scale, element=fmt.element
+            entries, **given, scale_rule=fmt.scale if rule is None else rule, element=fmt.element
         ),
         format_error=error,
     )

@@ -10,21 +10,27 @@ and 0 beyond. Within a step the element's rounding cells cut the line at s_i tim
 its values e, and E(t − e s_i)² over a cell is T − 2e s_i U + e²s_i² S, differences of the
 distribution's own partial moments. All of it is a sum; nothing is sampled, nothing assumed of the
 rounding error. Periodic in log2 σ, within the range of the scale format.
+
+A power-law tail needs hundreds of octaves before E x² is complete. Forty above the median its
+noise-to-signal ratio repeats from octave to octave, so that the last one stands for all beyond it,
+with the weight that E x² gives them.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mxstats.formats import BlockFormat, ElementFormat, ScaleRule, block_format
+from mxstats.formats.reference import check_rule
+from mxstats.theory.arguments import check_block_size
 from mxstats.theory.block_maximum import block_tails
 from mxstats.theory.distributions import Distribution, Samples
 from mxstats.theory.distributions import distribution as as_distribution
-from mxstats.theory.periodic import MOST, SAMPLED, Periodic, periodic
+from mxstats.theory.partial_moments import partial_moments
+from mxstats.theory.periodic import Periodic, together
 from mxstats.theory.scale_steps import ScaleSteps, scale_steps
 
 Array = NDArray[np.float64]
@@ -32,6 +38,14 @@ Array = NDArray[np.float64]
 # Differences of partial moments near 1 leave about 1e-15 of absolute error in a mean square error
 # of 1e-4 and more; asking a mean over the period to stand still beyond that would never end.
 _STILL = 1e-9
+# Enough for corners, whose mean is then good to 1e-5, and for samples, whose own error is larger.
+_MOST, _MOST_SAMPLED = 1024, 256
+# A smaller mean square error is the rounding of its sum.
+_ROUNDING = 1e-15
+# Octaves above the median beyond which a power-law tail repeats itself, to 1e-12 at least.
+_FAR = 40.0 * np.log(2.0)
+# Cells worked on at a time: what fits the second-level cache with its temporaries.
+_CHUNK = 2**14
 
 
 @dataclass(frozen=True)
@@ -66,35 +80,41 @@ def format_error(
     scale_rule
         As :func:`mxstats.quantize` takes it: FLOOR when not given, none for floating scales.
 
+    Returns
+    -------
+    FormatError
+        Values are good to 1e-9, and so are means for a smooth density; to 1e-5 for one with edges
+        (a uniform one). For samples, whose quantities have a jump for every value, means are those
+        of 256 points, good to 1e-3, and extremes to 1e-2. Where nothing is lost (a mean square
+        error below 1e-15), as at some σ of constant magnitudes, ``sqnr_db`` is infinite; its
+        largest value and its mean are then infinite as well.
+
     Raises
     ------
     ValueError, TypeError
-        As :func:`mxstats.constant` and :func:`mxstats.quantize`.
+        As :func:`mxstats.constant` and :func:`mxstats.quantize`; a density of scipy.stats that is
+        not smooth between the ends of its support.
     """
     dist, fmt = as_distribution(distribution), block_format(fmt)
-    if fmt.scale.is_power_of_two:
-        steps = scale_steps(fmt.element, ScaleRule(scale_rule or ScaleRule.FLOOR))
-    elif scale_rule is not None:
-        raise ValueError(
-            f"scale_rule={str(scale_rule)!r}: {fmt.name} has floating scales and no rule to choose"
-        )
-    else:
-        steps = scale_steps(fmt.element, fmt.scale)
+    check_block_size(fmt.block_size)
+    rule = check_rule(scale_rule, fmt)
+    steps = scale_steps(fmt.element, fmt.scale if rule is None else rule)
     moments = _cells(dist, fmt.element, fmt.block_size, steps)
 
-    def sqnr_db(log2_sigma: Array) -> Array:
-        return -10.0 * np.log10(moments(log2_sigma)[0])
+    def quantities(log2_sigma: Array) -> Array:
+        error, output, clipped, flushed = moments(log2_sigma)
+        error = np.where(error < _ROUNDING, 0.0, error)
+        with np.errstate(divide="ignore"):
+            return np.stack([-10.0 * np.log10(error), np.sqrt(output), clipped, flushed])
 
-    def output_rms(log2_sigma: Array) -> Array:
-        return np.sqrt(moments(log2_sigma)[1])
-
-    search = {"still": _STILL, "most": SAMPLED if isinstance(dist, Samples) else MOST}
-    return FormatError(
-        sqnr_db=periodic(sqnr_db, **search),
-        output_rms=periodic(output_rms, **search),
-        clipped=periodic(lambda where: moments(where)[2], **search),
-        flushed=periodic(lambda where: moments(where)[3], **search),
+    names = ("sqnr_db", "output_rms", "clipped", "flushed")
+    found = together(
+        quantities,
+        tuple(f"{name} of {fmt.name} and {dist.name}" for name in names),
+        still=_STILL,
+        most=_MOST_SAMPLED if isinstance(dist, Samples) else _MOST,
     )
+    return FormatError(*found)
 
 
 def _cells(
@@ -108,47 +128,47 @@ def _cells(
     with np.errstate(divide="ignore"):
         log_cuts = np.log(cuts)
     tails = block_tails(dist, block_size, p=2.0, closed=steps.closed)
-    survivals = _survivals(dist)
+    high = min(tails.high, tails.median + _FAR)
+    edges, scales = steps.ladder(tails.low - np.log(2.0), high + np.log(2.0))
+    log_scales = scales[:-1] - np.log(steps.unit)
+    octave = len(steps.thresholds) if high < tails.high else 0
+    survivals = partial_moments(dist, edges[-1])
     others = (block_size - 1.0) / block_size
 
-    @cache  # the four quantities are asked for on the same grids
-    def at(log2_sigma: float) -> list[float]:
-        shift = np.log(2.0) * (log2_sigma % 1.0)
-        edges, scales = steps.ladder(tails.low - np.log(2.0), tails.high + np.log(2.0))
-        edges, log_scale = edges - shift, scales[:-1, None] - shift - np.log(steps.unit)
-        start, end = edges[:-1, None], edges[1:, None]
+    def moments(shift: Array) -> Array:
+        at = edges - shift[:, None]
+        scale = np.exp(log_scales - shift[:, None])[..., None]
         with np.errstate(invalid="ignore"):
             # F^(B−1) from F^B; 1 throughout for blocks of one.
-            reached = (
-                np.exp(others * tails.log_cdf(edges)) if block_size > 1 else np.ones(edges.size)
-            )
-        weights = np.diff(reached)[:, None], reached[1:, None]
+            reached = np.exp(others * tails.log_cdf(at)) if block_size > 1 else np.ones(at.shape)
+        apart, within = np.diff(reached)[..., None], reached[:, 1:, None]
+        of_edges, of_cuts = survivals(at), survivals(log_cuts + np.log(scale))
+        if octave:
+            square = of_edges[2]
+            beyond = square[:, -1] / (square[:, -1 - octave] - square[:, -1])
+            within = within.copy()
+            within[:, -octave:] *= 1.0 + beyond[:, None, None]
 
-        def between(cuts: Array) -> list[Array]:
-            """P, E|x| and E x² between neighbouring cuts, weighted by each step's probability."""
-            parts = np.minimum(cuts, start), np.clip(cuts, start, end)
-            of_parts = [[-np.diff(tail) for tail in survivals(part)] for part in parts]
-            return [weights[0] * b + weights[1] * w for b, w in zip(*of_parts, strict=True)]
+        def between(edge: Array, cut: Array) -> Array:
+            """A partial moment between neighbouring cuts, weighted by each step's probability."""
+            # The tail beyond the lower of a cut and the step's start, and beyond the cut where it
+            # is inside the step.
+            start, end = edge[:, :-1, None], edge[:, 1:, None]
+            below, inside = np.maximum(cut, start), np.clip(cut, end, start)
+            return -apart * np.diff(below) - within * np.diff(inside)
 
-        count, mean, square = between(log_cuts + log_scale)
-        value = values * np.exp(log_scale)
+        count, mean, square = (between(*one) for one in zip(of_edges, of_cuts, strict=True))
+        value = values * scale
         error = square - 2.0 * value * mean + value * value * count
         # Cell 0 begins above zero: an exact zero, which only samples can have, is not flushed.
-        flushed = count[:, 0].sum()
-        return [error.sum(), np.sum(value * value * count), count[:, -1].sum(), flushed]
+        sums = error, value * value * count, count[..., -1:], count[..., :1]
+        return np.array([one.sum(axis=(1, 2)) for one in sums])
 
-    return lambda log2_sigma: np.array([at(float(one)) for one in log2_sigma]).T
+    at_once = max(1, _CHUNK // (log_scales.size * cuts.size))
 
+    def chunked(log2_sigma: Array) -> Array:
+        shift = np.log(2.0) * np.mod(log2_sigma, 1.0)
+        parts = range(0, shift.size, at_once)
+        return np.concatenate([moments(shift[at : at + at_once]) for at in parts], axis=1)
 
-def _survivals(dist: Distribution | Samples) -> Callable[[Array], tuple[Array, Array, Array]]:
-    """Return the map from u to P, E|X| and E X² over |X| > e^u."""
-    if isinstance(dist, Samples):
-        return dist.survivals
-
-    def survivals(u: Array) -> tuple[Array, Array, Array]:
-        count, mean, square = dist.log_survival, dist.log_mean_survival, dist.log_square_survival
-        # The ends are limits; a finite number far beyond double precision does for them.
-        u = np.clip(u, -745.0, 745.0)
-        return np.exp(count(u)), np.exp(mean(u)), np.exp(square(u))
-
-    return survivals
+    return chunked

@@ -40,6 +40,26 @@ def test_axis_out_of_range(axis):
     refused(ValueError, f"axis={axis}: out of range for 2 axes", quantize, X, "NVFP4", axis=axis)
 
 
+@pytest.mark.parametrize("axis", ["0", 1.0, True, None, np.ones(2)], ids=repr)
+def test_an_axis_that_is_no_integer(axis):
+    refused(TypeError, "axis must be an integer, got", quantize, X, "NVFP4", axis=axis)
+    assert quantize(X, "NVFP4", axis=np.int64(0)).axis == 0
+
+
+@pytest.mark.parametrize("g", ["a", True, 1j, np.ones(3), np.ones(1), [1.0]], ids=repr)
+def test_a_tensor_scale_that_is_no_number(g):
+    refused(TypeError, "tensor_scale must be a real number", quantize, X, "NVFP4", tensor_scale=g)
+    refused(ValueError, "tensor_scale must be", quantize, X, "NVFP4", tensor_scale=10**400)
+    assert quantize(X, "NVFP4", tensor_scale=np.float32(0.5)).tensor_scale == 0.5
+
+
+def test_masked_arrays():
+    x = np.ma.array(X, mask=X > 0)
+    refused(TypeError, "x must not be a masked array", quantize, x, "MXFP8_E4M3")
+    codes = np.ma.array([[1]], mask=[[1]], dtype=np.uint8)
+    refused(TypeError, "codes must not be a masked array", formats.pack, codes, 4)
+
+
 def test_a_single_number():
     refused(ValueError, "at least one axis", quantize, np.float32(1)[...], "MXFP8_E4M3")
 
@@ -67,8 +87,27 @@ def test_torch_dtypes_that_are_no_float():
     x = torch.ones(4, 64)
     for dtype in (torch.int64, torch.int8, torch.uint8, torch.bool, torch.complex64):
         refused(TypeError, "dtype", quantize, x.to(dtype), "MXFP8_E4M3")
-    refused(TypeError, "Float8", quantize, x.to(torch.float8_e4m3fn), "MXFP8_E4M3")
+    refused(
+        TypeError,
+        "x has dtype torch.float8_e4m3fn; one of",
+        quantize,
+        x.to(torch.float8_e4m3fn),
+        "MXFP8_E4M3",
+    )
     refused(ValueError, "at least one axis", quantize, x[0, 0], "MXFP8_E4M3")
+
+
+def test_torch_tensors_without_values_of_their_own():
+    torch = pytest.importorskip("torch")
+    refused(TypeError, "x is a meta tensor", quantize, torch.empty(4, 64, device="meta"), "NVFP4")
+    refused(TypeError, "to_dense", quantize, torch.eye(4).to_sparse(), "NVFP4")
+    # The imaginary part of a conjugate is a view that is only marked as negated.
+    z = torch.complex(torch.ones(4, 64), torch.linspace(-3, 5, 256).reshape(4, 64))
+    marked = torch.imag(z.conj())
+    assert marked.is_neg()
+    found, plain = (quantize(one, "MXFP8_E4M3") for one in (marked, -z.imag.clone()))
+    assert torch.equal(found.codes, plain.codes)
+    assert torch.equal(found.scales, plain.scales)
 
 
 def test_a_scale_that_the_format_cannot_hold():
@@ -158,6 +197,13 @@ def test_empty_arrays_have_no_codes(fmt, shape):
     assert found.tensor_scale in (None, 1.0)
     if len(shape) == 2:
         assert quantize(x, fmt, axis=0).codes.shape == shape
+
+
+@pytest.mark.parametrize("fmt", ["MXFP8_E4M3", "NVFP4"])
+def test_empty_rows_take_no_time(fmt):
+    # Going through them one by one would take days.
+    x = np.zeros((10**14, 0), dtype=np.float32)
+    assert quantize(x, fmt).codes.shape == (10**14, 0)
 
 
 def test_empty_torch_tensors():

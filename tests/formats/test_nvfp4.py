@@ -1,5 +1,7 @@
 """NVFP4: the tensor's scale g, the block scales, and the order of the divisions."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -156,3 +158,21 @@ def test_no_scale_is_a_subnormal():
         fmt = BlockFormat(formats.E2M1, 16, scale)
         x = (scale.values[codes] * 6)[:, None]
         assert set(quantize(x, fmt).scales.ravel().tolist()) == {8}
+
+
+@pytest.mark.parametrize("shape", [(2**22,), (1, 2**22), (2**22, 1), (8, 2**19), (2**12, 2**10)])
+def test_amax_is_found_wherever_it_is_in_little_memory(shape):
+    x = np.ones(shape, dtype=np.float16)
+    for at in (0, x.size // 3, x.size - 1):
+        x.ravel()[at] = -3.0 - at % 5
+        amax = np.float32(np.abs(x.min()))
+        tracemalloc.start()
+        found = quantize(x, "NVFP4")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert found.tensor_scale == float(amax / np.float32(2688))
+        # Codes and scales are 1 + 1/16 bytes an element (2 with blocks of one, padded to 16: 17),
+        # and what is worked on is 2^16 elements at a time, of some tens of bytes.
+        codes = 17 if shape[-1] == 1 else 1.07
+        assert peak < codes * x.size + x.size + 80 * 2**16
+        x.ravel()[at] = 1.0

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mxstats import formats
 from mxstats.formats import E8M0, BlockFormat, ElementFormat, ScaleFormat, quantize
+from mxstats.formats.blocks import block_formats
 from tests.formats.byte_table import RULES
 from tests.formats.scalar import magnitudes, magnitudes_of, quantize_block, to_float32
 
@@ -114,6 +115,35 @@ def test_a_users_format_in_one_line():
             assert found.scales[0, k] == byte
         # Half a step of the largest binade, 2^0 (CEIL: of twice that) at this absmax.
         assert np.abs(found.dequantize() - row).max() <= (1.0 if rule == "ceil" else 0.5)
+
+
+def test_other_block_sizes():
+    fmt = formats.MXFP8_E4M3
+    assert fmt.with_block_size(64).name == "MXFP8_E4M3/64"
+    assert fmt.with_block_size(64).with_block_size(16).name == "MXFP8_E4M3/16"
+    assert fmt.with_block_size(64).with_block_size(32) == fmt
+    assert formats.NVFP4.with_block_size(64).with_block_size(16) == formats.NVFP4
+    made = BlockFormat(formats.E2M1, 16)
+    assert made.with_block_size(64) == BlockFormat(formats.E2M1, 64)
+    assert made.with_block_size(64).name == "E2M1/64/E8M0"
+    # A name that happens to be a known one's does not make the format that.
+    own = BlockFormat(formats.E2M1, 16, name="MXFP8_E4M3")
+    assert own.with_block_size(32).name == "MXFP8_E4M3/32"
+    for size in (np.int64(32), np.uint8(32)):
+        same = BlockFormat(formats.E4M3, block_size=size)
+        assert same == BlockFormat(formats.E4M3)
+        assert type(same.block_size) is int
+        assert fmt.with_block_size(size) is fmt
+    for size in (32.0, True, "32"):
+        with pytest.raises(TypeError, match="block_size must be an integer"):
+            fmt.with_block_size(size)
+
+
+def test_several_formats():
+    assert block_formats(formats.FORMATS) == list(formats.FORMATS.values())
+    assert block_formats(["nvfp4", formats.MXINT8]) == [formats.NVFP4, formats.MXINT8]
+    with pytest.raises(ValueError, match="formats: 2 are named 'NVFP4'"):
+        block_formats([formats.NVFP4, "nvfp4"])
 
 
 @st.composite

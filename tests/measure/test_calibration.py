@@ -50,3 +50,9 @@ def test_bad_input():
         mxs.calibrate(block_size=0)
     with pytest.raises(ValueError, match="scale_rule='up' is unknown; known are floor, ceil"):
         mxs.calibrate(scale_rule="up")
+    for rule in ("", 0):
+        with pytest.raises(ValueError, match=f"scale_rule={rule!r} is unknown"):
+            mxs.calibrate(scale_rule=rule)
+    for size, error in ((2**20 + 1, ValueError), (10**400, TypeError)):
+        with pytest.raises(error, match="block_size"):
+            mxs.calibrate(block_size=size)

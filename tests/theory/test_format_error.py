@@ -4,9 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 from mxstats.formats import (
+    E2M1,
     E4M3,
     E5M3_SCALE,
     E8M0,
@@ -146,10 +147,118 @@ def test_every_known_format_and_rule_has_an_error():
         assert found.output_rms.mean == pytest.approx(1.0, abs=0.05)
 
 
+def by_quadrature(dist, low, high, block_size, log2_sigma):
+    """E(x − x̂)² at rms = 1 of E2M1 elements under FLOOR: e² itself, over every octave of x."""
+    values, sigma = E2M1.magnitudes, 2.0**log2_sigma
+    nodes, weights = np.polynomial.legendre.leggauss(24)
+    # In an octave of x every midpoint of E2M1 times every power of two is 1.25, 1.5 or 1.75.
+    cuts = np.array([1.0, 1.25, 1.5, 1.75, 2.0])
+    with np.errstate(over="ignore"):
+        octaves = np.arange(low, high)
+
+        def reached(exponent):  # P(the others are below 2^exponent)
+            u = exponent * np.log(2.0) - np.log(sigma)
+            return np.exp((block_size - 1) * np.log1p(-np.exp(dist.log_survival(u))))
+
+        total = 0.0
+        for j in octaves:
+            y = (0.5 * np.diff(cuts)[:, None] * (nodes + 1) + cuts[:-1, None]).ravel()
+            dy = (0.5 * np.diff(cuts)[:, None] * weights).ravel()
+            u = np.log(y) + j * np.log(2.0) - np.log(sigma)
+            # The block's octave is x's own or a larger one; 40 above, x rounds to 0 all the same.
+            steps = np.arange(j, min(j + 40, high) + 1)
+            share = np.diff(reached(steps + 1.0), prepend=0.0)
+            scale = 2.0 ** (steps - j - 2.0)
+            near = values[np.abs(y[:, None, None] / scale[:, None] - values).argmin(axis=2)]
+            square = (share * (y[:, None] - near * scale) ** 2).sum(axis=1)
+            # x²·density dx/x with x² in the exponent: its octaves run beyond a double.
+            density = np.exp(dist.log_density(u) + 2 * (u - np.log(y)))
+            total += np.sum(square * density * dy / y)
+    return total
+
+
+class Student:
+    """Student-t at rms = 1 with its plain density, from scipy and its asymptotic power law."""
+
+    def __init__(self, df):
+        self.df, self.unit = df, np.log(np.sqrt(df / (df - 2)))
+
+    def log_density(self, u):
+        """Ln of the density of ln|X|."""
+        v = u + self.unit
+        # ln of 2 x f(x), by the gamma functions of the definition.
+        constant = special.gammaln((self.df + 1) / 2) - special.gammaln(self.df / 2)
+        constant -= 0.5 * np.log(self.df * np.pi)
+        tail = np.logaddexp(0.0, 2 * v - np.log(self.df))
+        return np.log(2) + constant + v - 0.5 * (self.df + 1) * tail
+
+    def log_survival(self, u):
+        with np.errstate(divide="ignore"):
+            return np.log(2 * stats.t.sf(np.exp(np.minimum(u + self.unit, 300.0)), self.df))
+
+
+class Uniform:
+    def log_density(self, u):
+        return np.where(u < 0.5 * np.log(3), u - 0.5 * np.log(3), -np.inf)
+
+    def log_survival(self, u):
+        with np.errstate(divide="ignore"):
+            return np.log(np.maximum(1 - np.exp(u) / np.sqrt(3), 0.0))
+
+
+@pytest.mark.parametrize("df", [2.1, 2.2, 4.0])
+def test_heavy_tails_by_quadrature(df):
+    found = format_error(f"student-t:{df}", "MXFP4_E2M1").sqnr_db
+    # Of E x² what lies above 2^600 is 2^(−600(df−2)), 1e-18; below 2^−30 all but nothing.
+    exact = by_quadrature(Student(df), -30, 600, 32, 0.3)
+    # 24 nodes on a quarter of an octave are exact to rounding.
+    assert 10 ** (-found.at(0.3) / 10) == pytest.approx(exact, rel=1e-11)
+    assert found.low <= found.mean <= found.high < found.low + 0.05
+    # And by scipy's own distribution, whose partial moments are interpolated.
+    assert format_error(stats.t(df), "MXFP4_E2M1").sqnr_db.at(0.3) == pytest.approx(
+        found.at(0.3), rel=1e-10
+    )
+
+
+def test_a_density_with_edges():
+    found = format_error(stats.uniform(-1, 2), "MXFP4_E2M1")
+    # At σ = 2/√3 the support ends at 2, an octave, which no panel of the quadrature cuts.
+    at = 1 - 0.5 * np.log2(3)
+    exact = by_quadrature(Uniform(), -30, 1, 32, at)
+    # Just below: at σ itself the edge is a threshold. The function's slope is of order 10 dB.
+    assert 10 ** (-found.sqnr_db.at(at - 1e-12) / 10) == pytest.approx(exact, rel=1e-10)
+    # Corners: 1024 points give the mean to 1e-5; 4099 others give it to a sixteenth of that.
+    for one in (found.sqnr_db, found.output_rms, found.clipped, found.flushed):
+        dense = one.at((np.arange(4099) + 0.31) / 4099)
+        assert one.mean == pytest.approx(dense.mean(), rel=1e-5)
+        # The slope is at most 20 a period, and a corner may be half a point's distance away.
+        assert dense.min() - 1e-2 < one.low <= dense.min() + 1e-9
+        assert dense.max() - 1e-9 <= one.high < dense.max() + 1e-2
+
+
+def test_constant_magnitudes_lose_nothing_at_some_sigma():
+    found = format_error(np.ones(4000), "MXFP8_E4M3")
+    assert found.sqnr_db.at(0.0) == np.inf
+    assert found.sqnr_db.high == found.sqnr_db.mean == np.inf
+    # FLOOR at σ = 1.9: the scale is 2^-8, 486.4 saturates at 448, which is 1.75.
+    assert found.sqnr_db.at(np.log2(1.9)) == pytest.approx(-20 * np.log10(0.15 / 1.9), rel=1e-12)
+    assert found.clipped.at([0.0, np.log2(1.9)]).tolist() == [0.0, 1.0]
+    # The worst is just below 2, where 1.75 stands for all.
+    assert found.sqnr_db.low == pytest.approx(-20 * np.log10(0.125), abs=1e-5)
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match="fmt='fp7' is unknown; known are MXFP8_E4M3"):
         format_error("gaussian", "fp7")
-    with pytest.raises(ValueError, match="NVFP4 has floating scales and no rule to choose"):
+    with pytest.raises(
+        ValueError, match="NVFP4 has floating E4M3 scales, for which there is no rule"
+    ):
         format_error("gaussian", NVFP4, scale_rule="floor")
     with pytest.raises(ValueError, match="scale_rule='up' is unknown"):
         format_error("gaussian", "MXFP8_E4M3", scale_rule="up")
+    # Not taken for FLOOR, which only None is.
+    for rule in ("", 0):
+        with pytest.raises(ValueError, match=f"scale_rule={rule!r} is unknown"):
+            format_error("gaussian", "MXFP8_E4M3", scale_rule=rule)
+    with pytest.raises(ValueError, match="block_size=1000000000: must be from 1 to 1048576"):
+        format_error("gaussian", BlockFormat(E4M3, block_size=10**9))

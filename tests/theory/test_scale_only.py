@@ -131,9 +131,11 @@ def test_mean_clipped_share_depends_on_the_format_alone(name, element):
     kappa = element.largest / 2.0**element.emax
     for rule, top in (("floor", 2.0), ("even", 2 - 2.0 ** -(element.mantissa_bits + 1))):
         found = clipped_blocks(name, scale_rule=rule, element=element)
-        # Over a period of σ log2 m is uniform modulo 1; the uniform law's kink slows the mean down.
+        # Over a period of σ log2 m is uniform modulo 1. Stated as that, and shown by a grid; the
+        # uniform law's kink slows the grid down.
         expected = max(0.0, np.log2(top / kappa))
-        assert found.mean == pytest.approx(expected, abs=1e-6)
+        assert found.mean == pytest.approx(expected, abs=1e-15)
+        assert np.mean(found.at(np.arange(512) / 512)) == pytest.approx(expected, abs=1e-5)
     assert clipped_blocks(name, scale_rule="rceil", element=element).high == 0.0
     assert clipped_blocks(name, scale_rule="ceil", element=element).high == 0.0
 
@@ -195,3 +197,57 @@ def test_bad_input(arguments, error, message):
 def test_log2_sigma_must_be_finite():
     with pytest.raises(ValueError, match="log2_sigma must be finite, got nan"):
         scale_only_constant().at(float("nan"))
+    for wrong in ("a", None, True, 1j, [[1.0], [1.0, 2.0]]):
+        with pytest.raises(TypeError, match="log2_sigma must be"):
+            scale_only_constant().at(wrong)
+    with pytest.raises(TypeError, match="log2_sigma must be a real number, got 'a'"):
+        scale_only_constant(log2_sigma="a")
+
+
+def test_no_rule_is_not_floor():
+    for rule in ("", 0, None):
+        with pytest.raises(ValueError, match=f"scale_rule={rule!r} is unknown"):
+            clipped_blocks(scale_rule=rule)
+
+
+@pytest.mark.parametrize("rule", ["floor", "even"])
+def test_clipped_blocks_of_atoms(rule):
+    # All magnitudes 1: a block is clipped where σ, in its octave, is above 1.75 and below 2θ.
+    top = {"floor": 2.0, "even": 1.9375}[rule]
+    found = clipped_blocks(np.ones(4000), scale_rule=rule)
+    sigmas = np.array([1.0, 1.7499, 1.7501, 1.9374, 1.9376, 1.9999])
+    expected = (sigmas > 1.75) & (sigmas < top)
+    assert found.at(np.log2(sigmas)).tolist() == expected.tolist()
+    # A σ in float64 at the ends themselves: neither κ nor 2θ is clipped.
+    assert found.at(0.0) == 0.0
+    assert (found.low, found.high) == (0.0, 1.0)
+
+
+def test_the_mean_clipped_share_of_the_largest_blocks():
+    # m is all but constant: a box function, whose mean no grid has to find.
+    found = clipped_blocks(stats.uniform(-1, 2), block_size=2**20)
+    assert found.mean == np.log2(2 / 1.75)
+    assert found.low == pytest.approx(0.0, abs=1e-15)
+    assert found.high == pytest.approx(1.0, abs=1e-15)
+
+
+def test_samples_have_the_extremes_of_their_steps():
+    values = np.random.default_rng(5).standard_normal(300)
+    sizes = np.sort(np.abs(values)) / np.sqrt(np.mean(values**2))
+    found = scale_only_constant(values, p=2.0, block_size=1, scale_rule="floor")
+    # At σ = 2^j/size a value jumps up; just before and just after one of them are the extremes.
+    jumps = np.mod(-np.log2(sizes), 1.0)
+    near = np.concatenate([jumps - 1e-9, jumps + 1e-9])
+    m = sizes * 2.0 ** near[:, None]
+    squares = 4.0 ** np.floor(np.log2(m)) / 4.0 ** near[:, None]
+    constants = np.sqrt(squares.mean(axis=1))
+    # 1e-9 of an octave away from the jump.
+    assert found.low == pytest.approx(constants.min(), rel=2e-9)
+    assert found.high == pytest.approx(constants.max(), rel=2e-9)
+    # The mean of ln c = ½ ln(K/σ²), K constant between the sorted jumps.
+    edges = np.append(np.sort(jumps), jumps.min() + 1.0)
+    middle = 0.5 * (edges[1:] + edges[:-1])
+    m = sizes * 2.0 ** middle[:, None]
+    c = np.sqrt((4.0 ** np.floor(np.log2(m))).mean(axis=1)) / 2.0**middle
+    # A sum of 300 terms.
+    assert np.log(found.geomean) == pytest.approx(np.sum(np.diff(edges) * np.log(c)), abs=1e-13)

@@ -1,0 +1,34 @@
+"""Recorded runs that figures are drawn from: they need a GPU, which who draws may not have."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from mxstats.errors import MxstatsError
+from mxstats.measure.speed.recording import read
+
+# Beside the figures: in the folder one stands in, else in the checkout that this file is part of.
+_FOLDERS = (Path("figures/data"), Path(__file__).parents[2] / "figures" / "data")
+
+
+class NoRecordingError(MxstatsError):
+    """A recorded run is missing."""
+
+
+def recorded_path(name: str) -> Path | None:
+    """Return the path of ``figures/data/<name>.parquet``, None where there is none."""
+    paths = (folder / f"{name}.parquet" for folder in _FOLDERS)
+    return next((path for path in paths if path.exists()), None)
+
+
+def recorded(name: str, command: str) -> pd.DataFrame:
+    """Return the table recorded in ``figures/data/<name>.parquet``.
+
+    Raises NoRecordingError where there is none, naming the file and the command that makes it.
+    """
+    path = recorded_path(name)
+    if path is None:
+        raise NoRecordingError(
+            f"figures/data/{name}.parquet is missing; on a machine with a GPU make it by: {command}"
+        )
+    return read(path)[0]

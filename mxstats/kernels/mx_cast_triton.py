@@ -1,0 +1,148 @@
+"""The cast to a block format as one Triton kernel, for rows, columns or both."""
+
+# In a kernel a constexpr is the value it holds, which pyright cannot know.
+# pyright: reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
+
+import torch
+import triton
+import triton.language as tl
+
+from mxstats.kernels.backend import has_fp8_cast
+from mxstats.kernels.cast_jit import (
+    absmax_bits,
+    encode_blocks,
+    scale_code,
+    store_scales,
+    to_float32,
+)
+from mxstats.kernels.spec import CastSpec
+
+# Elements of a program's tile: 32 a thread of 4 warps.
+_TILE = 4096
+
+
+def launch(
+    outputs: list[torch.Tensor],
+    x: torch.Tensor,
+    spec: CastSpec,
+    axis: str,
+    tensor_scale: torch.Tensor | None,
+    blocked: bool,
+) -> None:
+    """Fill [codes, scales], of the rows and then of the columns where both are asked for.
+
+    x is [rows, D] with last stride 1, the outputs are contiguous; nothing is checked.
+    """
+    rows, columns = x.shape
+    if rows == 0:
+        return
+    along_rows, down_columns = axis != "columns", axis != "rows"
+    # A tile is [row groups, rows, column groups, columns], of padded blocks or of single lines.
+    block_rows, block_columns = (
+        spec.padded_block if blocks else 1 for blocks in (down_columns, along_rows)
+    )
+    tall, wide = _cover(spec, rows, columns, axis, blocked)
+    group = max(1, _TILE // (block_rows * block_columns))
+    across = min(_power_of_two(wide), 4 if down_columns and along_rows else 128, group)
+    down = min(_power_of_two(tall), max(1, group // across))
+    grid = (-(-tall // down) * -(-wide // across),)
+    _kernel[grid](
+        x,
+        outputs[0],
+        outputs[1],
+        outputs[-2],
+        outputs[-1],
+        tensor_scale,
+        rows,
+        x.stride(0),
+        columns,
+        -(-wide // across),
+        SPEC=spec,
+        DOWN=down,
+        BLOCK_ROWS=block_rows,
+        ACROSS=across,
+        BLOCK_COLUMNS=block_columns,
+        ALONG_ROWS=along_rows,
+        DOWN_COLUMNS=down_columns,
+        BLOCKED=blocked,
+        HARDWARE=has_fp8_cast(x.device),
+        num_warps=4,
+    )
+
+
+@triton.jit(do_not_specialize=["rows", "tiles_across"])
+def _kernel(
+    x,
+    codes,
+    scales,
+    column_codes,
+    column_scales,
+    tensor_scale,
+    rows,
+    stride,
+    columns,
+    tiles_across,
+    SPEC: tl.constexpr,
+    DOWN: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    ACROSS: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
+    ALONG_ROWS: tl.constexpr,
+    DOWN_COLUMNS: tl.constexpr,
+    BLOCKED: tl.constexpr,
+    HARDWARE: tl.constexpr,
+):
+    block_rows: tl.constexpr = SPEC.block_size if DOWN_COLUMNS else 1
+    block_columns: tl.constexpr = SPEC.block_size if ALONG_ROWS else 1
+    program = tl.program_id(0)
+    down = program // tiles_across * DOWN + tl.arange(0, DOWN)
+    across = program % tiles_across * ACROSS + tl.arange(0, ACROSS)
+    in_rows, in_columns = tl.arange(0, BLOCK_ROWS), tl.arange(0, BLOCK_COLUMNS)
+    # Lanes beyond the block size stand in for nothing.
+    row_lane, column_lane = in_rows < block_rows, in_columns < block_columns
+    row = down[:, None] * block_rows + in_rows[None, :]
+    column = across[:, None] * block_columns + in_columns[None, :]
+    mask = (row_lane & (row < rows))[:, :, None, None] & (column_lane & (column < columns))
+    row_offset = row[:, :, None, None].to(tl.int64)
+    loaded = tl.load(x + (row_offset * stride + column), mask=mask, other=0.0)
+    value = to_float32(loaded)
+    out = row_offset * columns + column
+    g = 1.0
+    if SPEC.has_tensor_scale:
+        g = tl.load(tensor_scale)
+    if ALONG_ROWS:
+        absmax = absmax_bits(loaded, 3).to(tl.float32, bitcast=True)
+        code = scale_code(absmax, g, SPEC)
+        tl.store(codes + out, encode_blocks(value, code, g, 3, SPEC, HARDWARE), mask=mask)
+        K = tl.cdiv(columns, SPEC.block_size)
+        at, block = row[:, :, None], across[None, None, :]
+        store_scales(scales, code, at, block, rows, K, row_lane[None, :, None], BLOCKED)
+    if DOWN_COLUMNS:
+        absmax = absmax_bits(loaded, 1).to(tl.float32, bitcast=True)
+        code = scale_code(absmax, g, SPEC)
+        tl.store(column_codes + out, encode_blocks(value, code, g, 1, SPEC, HARDWARE), mask=mask)
+        K = tl.cdiv(rows, SPEC.block_size)
+        at, block = column[None, :, :], down[:, None, None]
+        if BLOCKED:
+            # The layout is of the scales of rows: those of x's transpose.
+            store_scales(column_scales, code, at, block, columns, K, column_lane, True)
+        else:
+            store_scales(column_scales, code, block, at, K, columns, column_lane, False)
+
+
+def _cover(spec: CastSpec, rows: int, columns: int, axis: str, blocked: bool) -> tuple[int, int]:
+    """Blocks, or single lines, that the tiles must reach down and across: the padding included."""
+    if blocked and axis != "columns":
+        rows = -(-rows // 128) * 128
+        columns = -(-spec.n_blocks(columns) // 4) * 4 * spec.block_size
+    if blocked and axis != "rows":
+        rows = max(rows, -(-spec.n_blocks(rows) // 4) * 4 * spec.block_size)
+        columns = max(columns, -(-columns // 128) * 128)
+    tall = rows if axis == "rows" else spec.n_blocks(rows)
+    wide = columns if axis == "columns" else spec.n_blocks(columns)
+    return tall, wide
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()

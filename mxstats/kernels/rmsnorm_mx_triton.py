@@ -1,0 +1,225 @@
+"""RMSNorm with weights and its cast as one Triton kernel: a row is read, held, and written.
+
+A program holds some rows in registers, in chunks [rows, blocks, block_size] of the input's dtype.
+Rows above 16,384 are read twice, the second time out of the cache.
+"""
+
+# In a kernel a constexpr is the value it holds, which pyright cannot know.
+# pyright: reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from mxstats.kernels.arguments import row_chunks
+from mxstats.kernels.backend import has_fp8_cast
+from mxstats.kernels.cast_jit import (
+    absmax_bits,
+    encode_blocks,
+    round_to,
+    scale_code,
+    store_scales,
+    to_float32,
+)
+from mxstats.kernels.spec import CastSpec
+
+# Up to this hidden size a row stays in registers.
+_RESIDENT = 16_384
+# Elements of a program's tile below which it takes several rows.
+_TILE = 2048
+
+
+def launch(
+    outputs: list[torch.Tensor],
+    x: torch.Tensor,
+    gamma: torch.Tensor,
+    residual: torch.Tensor | None,
+    tensor_scale: torch.Tensor | None,
+    spec: CastSpec,
+    eps: float,
+    blocked: bool,
+) -> None:
+    """Fill [codes, scales, ρ], and the sum where there is a residual.
+
+    x is [rows, D] with last stride 1, the outputs are contiguous; nothing is checked.
+    """
+    rows, hidden_size = x.shape
+    if rows == 0:
+        return
+    plan = _plan(spec, hidden_size, blocked)
+    covered = -(-rows // 128) * 128 if blocked else rows
+    _kernel[(-(-covered // plan.rows),)](
+        x,
+        gamma,
+        residual,
+        tensor_scale,
+        outputs[0],
+        outputs[1],
+        outputs[2],
+        outputs[-1],
+        rows,
+        x.stride(0),
+        0 if residual is None else residual.stride(0),
+        eps,
+        hidden_size,
+        SPEC=spec,
+        ROWS=plan.rows,
+        COUNT=plan.chunks,
+        BLOCKS=plan.blocks,
+        RESIDENT=plan.resident,
+        BLOCKED=blocked,
+        HARDWARE=has_fp8_cast(x.device),
+        num_warps=plan.warps,
+        # Two programs of 16 warps fit a multiprocessor only with 64 registers a thread.
+        maxnreg=64 if plan.warps == 16 else None,
+    )
+
+
+class _Plan(NamedTuple):
+    rows: int
+    chunks: int
+    blocks: int
+    resident: bool
+    warps: int
+
+
+@lru_cache
+def _plan(spec: CastSpec, hidden_size: int, blocked: bool) -> _Plan:
+    """How a program holds its rows: a warp for 1024 elements, or 256 of each of several chunks.
+
+    So that a thread reads 8 bf16 values, 16 bytes, at a time.
+    """
+    count, blocks = row_chunks(spec.n_blocks(hidden_size), blocked)
+    chunk = blocks * spec.padded_block
+    resident = hidden_size <= _RESIDENT
+    whole = chunk * (count if resident else 1)
+    rows = 1 << (max(1, _TILE // whole).bit_length() - 1)
+    warps = rows * chunk // (1024 if count == 1 or not resident else 256)
+    return _Plan(rows, count, blocks, resident, min(16, max(1, warps)))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _kernel(
+    x,
+    gamma,
+    residual,
+    tensor_scale,
+    codes,
+    scales,
+    rho_out,
+    total_out,
+    rows,
+    x_stride,
+    residual_stride,
+    eps,
+    HIDDEN_SIZE: tl.constexpr,
+    SPEC: tl.constexpr,
+    ROWS: tl.constexpr,
+    COUNT: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    RESIDENT: tl.constexpr,
+    BLOCKED: tl.constexpr,
+    HARDWARE: tl.constexpr,
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    squares = tl.zeros((ROWS, BLOCKS), tl.float64)
+    if RESIDENT:
+        kept = ()
+        for chunk in tl.static_range(COUNT):
+            part = _load(
+                x, residual, total_out, row, chunk, rows, x_stride, residual_stride,
+                HIDDEN_SIZE, SPEC, BLOCKS, HARDWARE,
+            )  # fmt: skip
+            squares += _squares(part)
+            kept += (part,)
+    else:
+        for chunk in range(COUNT):
+            part = _load(
+                x, residual, total_out, row, chunk, rows, x_stride, residual_stride,
+                HIDDEN_SIZE, SPEC, BLOCKS, HARDWARE,
+            )  # fmt: skip
+            squares += _squares(part)
+    total = tl.sum(squares, 1)
+    # tl.sqrt and / of float64 are the IEEE ones.
+    epsilon = tl.full((ROWS,), eps, tl.float32).to(tl.float64)
+    root = tl.sqrt(total / HIDDEN_SIZE + epsilon)
+    # A row that holds an infinity has no rms either.
+    rho = tl.where(total < float("inf"), 1.0 / root, float("nan")).to(tl.float32)
+    tl.store(rho_out + row, rho, mask=row < rows)
+    g = 1.0
+    if SPEC.has_tensor_scale:
+        g = tl.load(tensor_scale)
+    if RESIDENT:
+        for chunk in tl.static_range(COUNT):
+            _finish(
+                kept[chunk], rho, gamma, g, codes, scales, row, chunk, rows,
+                HIDDEN_SIZE, SPEC, BLOCKS, BLOCKED, HARDWARE,
+            )  # fmt: skip
+    else:
+        for chunk in range(COUNT):
+            part = _load(
+                x, residual, None, row, chunk, rows, x_stride, residual_stride,
+                HIDDEN_SIZE, SPEC, BLOCKS, HARDWARE,
+            )  # fmt: skip
+            _finish(
+                part, rho, gamma, g, codes, scales, row, chunk, rows,
+                HIDDEN_SIZE, SPEC, BLOCKS, BLOCKED, HARDWARE,
+            )  # fmt: skip
+
+
+@triton.jit
+def _columns(chunk, HIDDEN_SIZE: tl.constexpr, SPEC: tl.constexpr, BLOCKS: tl.constexpr):
+    """Columns [BLOCKS, block] of a chunk, and where they are of the row."""
+    block = chunk * BLOCKS + tl.arange(0, BLOCKS)
+    lane = tl.arange(0, SPEC.padded_block)
+    column = block[:, None] * SPEC.block_size + lane[None, :]
+    return column, (lane[None, :] < SPEC.block_size) & (column < HIDDEN_SIZE)
+
+
+@triton.jit
+def _load(
+    x, residual, total_out, row, chunk, rows, x_stride, residual_stride,
+    HIDDEN_SIZE: tl.constexpr, SPEC: tl.constexpr, BLOCKS: tl.constexpr, HARDWARE: tl.constexpr,
+):  # fmt: skip
+    """A chunk [ROWS, BLOCKS, block] of x, or of the sum, which is stored where it has a place."""
+    column, inside = _columns(chunk, HIDDEN_SIZE, SPEC, BLOCKS)
+    wide_row = row[:, None, None].to(tl.int64)
+    mask = (row < rows)[:, None, None] & inside[None, :, :]
+    part = tl.load(x + (wide_row * x_stride + column[None, :, :]), mask=mask, other=0.0)
+    if residual is not None:
+        at = residual + (wide_row * residual_stride + column[None, :, :])
+        added = to_float32(tl.load(at, mask=mask, other=0.0))
+        part = round_to(to_float32(part) + added, part.dtype, HARDWARE)
+        if total_out is not None:
+            tl.store(total_out + (wide_row * HIDDEN_SIZE + column[None, :, :]), part, mask=mask)
+    return part
+
+
+@triton.jit
+def _squares(part):
+    """Σ x² of each block, float64: exact to its last bits whatever the order."""
+    wide = to_float32(part).to(tl.float64)
+    return tl.sum(wide * wide, 2)
+
+
+@triton.jit
+def _finish(
+    part, rho, gamma, tensor_scale, codes, scales, row, chunk, rows,
+    HIDDEN_SIZE: tl.constexpr, SPEC: tl.constexpr, BLOCKS: tl.constexpr,
+    BLOCKED: tl.constexpr, HARDWARE: tl.constexpr,
+):  # fmt: skip
+    """Normalise, weigh and quantise a chunk."""
+    column, inside = _columns(chunk, HIDDEN_SIZE, SPEC, BLOCKS)
+    weight = to_float32(tl.load(gamma + column, mask=inside, other=0.0))
+    y = rho[:, None, None] * to_float32(part) * weight[None, :, :]
+    code = scale_code(absmax_bits(y, 2).to(tl.float32, bitcast=True), tensor_scale, SPEC)
+    out = row[:, None, None].to(tl.int64) * HIDDEN_SIZE + column[None, :, :]
+    mask = (row < rows)[:, None, None] & inside[None, :, :]
+    tl.store(codes + out, encode_blocks(y, code, tensor_scale, 2, SPEC, HARDWARE), mask=mask)
+    block = chunk * BLOCKS + tl.arange(0, BLOCKS)
+    K: tl.constexpr = (HIDDEN_SIZE + SPEC.block_size - 1) // SPEC.block_size
+    store_scales(scales, code, row[:, None], block[None, :], rows, K, True, BLOCKED)
