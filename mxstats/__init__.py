@@ -57,7 +57,9 @@ _HOME = {
     "simulate": "mxstats.simulation",
     "validate": "mxstats.measure",
 }
-_PACKAGES = ("activations", "experiments", "formats", "measure", "simulation", "theory")
+_PACKAGES = (
+    "activations", "experiments", "formats", "kernels", "measure", "simulation", "theory",
+)  # fmt: skip
 
 __all__ = [
     "ActivationStore",

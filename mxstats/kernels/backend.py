@@ -43,6 +43,7 @@ def resolve(backend: str, x: torch.Tensor) -> str:
     return backend
 
 
+@cache  # torch's own calls take microseconds
 def has_fp8_cast(device: torch.device) -> bool:
     """Whether kernels on this device convert to E4M3 and E5M2 in hardware (sm_89 and newer).
 
@@ -50,8 +51,4 @@ def has_fp8_cast(device: torch.device) -> bool:
     """
     if device.type != "cuda" or INTERPRETED:
         return False
-    return _capability(device) >= _FP8_CAPABILITY
-
-
-# torch's own call takes microseconds.
-_capability = cache(torch.cuda.get_device_capability)
+    return torch.cuda.get_device_capability(device) >= _FP8_CAPABILITY

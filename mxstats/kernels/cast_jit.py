@@ -17,6 +17,8 @@ _FLOOR = tl.constexpr(_spec.FLOOR)
 _CEIL = tl.constexpr(_spec.CEIL)
 _EVEN = tl.constexpr(_spec.EVEN)
 _INFINITY = tl.constexpr(0x7F800000)
+# Beyond any element, and finite when multiplied by the reciprocal of a scale.
+_FAR = tl.constexpr(2.0**100)
 # Added to a float32 of magnitude below 2^22, it leaves the nearest integer in the lowest bits.
 _INTEGER_ANCHOR = tl.constexpr(1.5 * 2.0**23)
 _INTEGER_ANCHOR_BITS = tl.constexpr(0x4B400000)
@@ -117,21 +119,28 @@ def floating_scale(code, SPEC: tl.constexpr):
 
 
 @triton.jit
-def encode(v, SPEC: tl.constexpr, HARDWARE: tl.constexpr):
+def encode(v, signed, SPEC: tl.constexpr, HARDWARE: tl.constexpr):
     """Codes (uint8) of a finite float32 tile: nearest, ties to even, saturating; −0 keeps its sign.
 
-    With ``HARDWARE`` the instruction that converts to E4M3 and E5M2 does it for the formats that
-    have one (sm_89 and newer; it saturates by itself), elsewhere integers do.
+    ``signed`` has the sign of v, v itself as a rule. With ``HARDWARE`` the instruction that
+    converts to E4M3 and E5M2, and saturates, does it for the formats that have one (sm_89 and
+    newer), elsewhere integers do.
     """
     if HARDWARE and SPEC.has_hardware_cast:
+        if SPEC.is_floating_scale:
+            bits = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+            bits |= signed.to(tl.int32, bitcast=True) & -2147483648
+            v = bits.to(tl.float32, bitcast=True)
         if SPEC.mantissa_bits == 3:
             code = v.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
         else:
             code = v.to(tl.float8e5).to(tl.uint8, bitcast=True)
     elif SPEC.is_fixed_point:
         code = _encode_fixed_point(v, SPEC)
+    elif SPEC.mantissa_bits == 0 or SPEC.emax + 23 - SPEC.mantissa_bits > 127:
+        code = _encode_by_bits(v, signed, SPEC)
     else:
-        code = _encode_floating_point(v, SPEC)
+        code = _encode_by_adder(v, signed, SPEC)
     return code
 
 
@@ -144,38 +153,85 @@ def _encode_fixed_point(v, SPEC: tl.constexpr):
 
 
 @triton.jit
-def _encode_floating_point(v, SPEC: tl.constexpr):
-    bits = v.to(tl.int32, bitcast=True)
-    magnitude = bits & 0x7FFFFFFF
+def _encode_by_adder(v, signed, SPEC: tl.constexpr):
+    """The adder rounds, to the last place of a sum that is made that of the element's binade."""
+    magnitude = tl.minimum(tl.abs(v), SPEC.largest)
+    # Bits of the binade's power of two, that of the smallest normal for what is below it.
+    first: tl.constexpr = SPEC.emin + 127
+    binade = tl.maximum(magnitude.to(tl.int32, bitcast=True) & 0x7F800000, first << 23)
+    anchor = (binade + ((23 - SPEC.mantissa_bits) << 23)).to(tl.float32, bitcast=True)
+    # The anchor's own bits end in zeros: what a code needs of the sum's are the steps above it.
+    steps = (magnitude + anchor).to(tl.int32, bitcast=True)
+    code = steps + (binade >> (23 - SPEC.mantissa_bits)) - (first << SPEC.mantissa_bits)
+    return (code | _sign(signed, SPEC)).to(tl.uint8)
+
+
+@triton.jit
+def _sign(v, SPEC: tl.constexpr):
+    """The sign bit in its place in a code."""
+    return (v.to(tl.int32, bitcast=True) >> (32 - SPEC.bits)) & (1 << (SPEC.bits - 1))
+
+
+@triton.jit
+def _encode_by_bits(v, signed, SPEC: tl.constexpr):
+    """For formats without mantissa bits, whose even code no adder knows, or near 2^127."""
+    magnitude = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     # The adder rounds to the spacing of the subnormals, the last place of this sum.
     anchor_bits: tl.constexpr = (SPEC.emin - SPEC.mantissa_bits + 23 + 127) << 23
     below = magnitude.to(tl.float32, bitcast=True) + SPEC.smallest * 2.0**23
     below = below.to(tl.int32, bitcast=True) - anchor_bits
     normal = _rounded_code(magnitude, SPEC.mantissa_bits, SPEC.bias)
     code = tl.where(magnitude < ((SPEC.emin + 127) << 23), below, normal)
-    sign = (bits >> (32 - SPEC.bits)) & (1 << (SPEC.bits - 1))
-    return (tl.minimum(code, SPEC.top_code) | sign).to(tl.uint8)
+    return (tl.minimum(code, SPEC.top_code) | _sign(signed, SPEC)).to(tl.uint8)
 
 
 @triton.jit
 def encode_blocks(
-    y, code, tensor_scale, axis: tl.constexpr, SPEC: tl.constexpr, HARDWARE: tl.constexpr
-):
+    y, code, tensor_scale, axis: tl.constexpr, SPEC: tl.constexpr, HARDWARE: tl.constexpr,
+    NEAR: tl.constexpr,
+):  # fmt: skip
     """Codes (uint8) of y (float32), whose blocks along ``axis`` have scales with these codes.
 
     fl32(y·2^(127−s)), or y/fl32(s·g) for a floating scale, encoded; 0 in a block whose scale is
-    NaN.
+    NaN. ``NEAR``: y and s·g are between 2^−90 and 2^90 wherever they are not 0.
     """
     if SPEC.is_floating_scale:
         divisor = floating_scale(code, SPEC)
         if SPEC.has_tensor_scale:
             divisor *= tensor_scale
         divisor = tl.where(code == SPEC.scale_nan, 1.0, divisor)
-        v = tl.div_rn(y, tl.zeros(y.shape, tl.float32) + tl.expand_dims(divisor, axis))
+        v = _divide(y, divisor, axis, NEAR, HARDWARE)
     else:
         v = y * tl.expand_dims(inverse_scale(code), axis)
-    v = tl.where(tl.expand_dims(code, axis) == SPEC.scale_nan, 0.0, v)
-    return encode(v, SPEC, HARDWARE)
+    # The sign of y, which a quotient of −0 may have lost.
+    codes = encode(v, y, SPEC, HARDWARE)
+    return tl.where(tl.expand_dims(code, axis) == SPEC.scale_nan, 0, codes).to(tl.uint8)
+
+
+@triton.jit
+def _divide(y, divisor, axis: tl.constexpr, NEAR: tl.constexpr, HARDWARE: tl.constexpr):
+    """y/divisor as IEEE division rounds it wherever that decides a code; −0 may become 0.
+
+    Markstein: with r = fl(1/d), q = fl(y·r) and the exact remainder e = y − q·d, fl(q + e·r) is the
+    rounded quotient unless something underflows or overflows: one division a block and three
+    instructions an element. With ``NEAR`` the caller knows d and y to be far from that. Else a
+    power of two brings d to [1, 2) ([2^−22, 2) where it is subnormal), so that only a y far below
+    any element underflows, and y is held below 2^100, far above.
+    """
+    if HARDWARE:
+        if NEAR:
+            v, d = y, divisor
+        else:
+            power = inverse_scale((divisor.to(tl.int32, bitcast=True) >> 23) & 0xFF)
+            d = divisor * power
+            v = tl.minimum(tl.maximum(y * tl.expand_dims(power, axis), -_FAR), _FAR)
+        r = tl.expand_dims(tl.div_rn(tl.full(d.shape, 1.0, tl.float32), d), axis)
+        q = v * r
+        v = tl.fma(tl.fma(-q, tl.expand_dims(d, axis), v), r, q)
+    else:
+        # The interpreter's fma rounds twice.
+        v = tl.div_rn(y, tl.zeros(y.shape, tl.float32) + tl.expand_dims(divisor, axis))
+    return v
 
 
 @triton.jit

@@ -16,6 +16,7 @@ from mxstats.kernels.cast_jit import (
     store_scales,
     to_float32,
 )
+from mxstats.kernels.launching import start, trait
 from mxstats.kernels.spec import CastSpec
 
 # Elements of a program's tile: 32 a thread of 4 warps.
@@ -46,29 +47,30 @@ def launch(
     group = max(1, _TILE // (block_rows * block_columns))
     across = min(_power_of_two(wide), 4 if down_columns and along_rows else 128, group)
     down = min(_power_of_two(tall), max(1, group // across))
-    grid = (-(-tall // down) * -(-wide // across),)
-    _kernel[grid](
-        x,
-        outputs[0],
-        outputs[1],
-        outputs[-2],
-        outputs[-1],
-        tensor_scale,
-        rows,
-        x.stride(0),
-        columns,
-        -(-wide // across),
-        SPEC=spec,
-        DOWN=down,
-        BLOCK_ROWS=block_rows,
-        ACROSS=across,
-        BLOCK_COLUMNS=block_columns,
-        ALONG_ROWS=along_rows,
-        DOWN_COLUMNS=down_columns,
-        BLOCKED=blocked,
-        HARDWARE=has_fp8_cast(x.device),
-        num_warps=4,
+    tiles_across = -(-wide // across)
+    stride = x.stride(0)
+    constants = (
+        spec,
+        down,
+        block_rows,
+        across,
+        block_columns,
+        along_rows,
+        down_columns,
+        blocked,
+        has_fp8_cast(x.device),
     )
+    start(
+        _kernel,
+        -(-tall // down) * tiles_across,
+        (
+            x, *outputs[:2], *outputs[-2:], tensor_scale, rows, stride, columns, tiles_across,
+            *constants,
+        ),
+        ("mx_cast", constants, stride, columns, trait(x), trait(tensor_scale)),
+        x.device,
+        num_warps=4,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows", "tiles_across"])
@@ -114,14 +116,16 @@ def _kernel(
     if ALONG_ROWS:
         absmax = absmax_bits(loaded, 3).to(tl.float32, bitcast=True)
         code = scale_code(absmax, g, SPEC)
-        tl.store(codes + out, encode_blocks(value, code, g, 3, SPEC, HARDWARE), mask=mask)
+        tl.store(codes + out, encode_blocks(value, code, g, 3, SPEC, HARDWARE, False), mask=mask)
         K = tl.cdiv(columns, SPEC.block_size)
         at, block = row[:, :, None], across[None, None, :]
         store_scales(scales, code, at, block, rows, K, row_lane[None, :, None], BLOCKED)
     if DOWN_COLUMNS:
         absmax = absmax_bits(loaded, 1).to(tl.float32, bitcast=True)
         code = scale_code(absmax, g, SPEC)
-        tl.store(column_codes + out, encode_blocks(value, code, g, 1, SPEC, HARDWARE), mask=mask)
+        tl.store(
+            column_codes + out, encode_blocks(value, code, g, 1, SPEC, HARDWARE, False), mask=mask
+        )
         K = tl.cdiv(rows, SPEC.block_size)
         at, block = column[None, :, :], down[:, None, None]
         if BLOCKED:

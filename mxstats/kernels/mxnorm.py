@@ -34,7 +34,6 @@ from mxstats.kernels.mxnorm_arguments import (
     scale_of_bound,
 )
 from mxstats.kernels.mxnorm_torch import mxnorm_torch
-from mxstats.kernels.mxnorm_triton import launch
 from mxstats.kernels.spec import cast_spec, from_key
 
 ESTIMATES = ("absmax", "scales")
@@ -199,9 +198,14 @@ def mxnorm_op(
         g = scale_of_bound(spec, spec.n_blocks(x.shape[1]), p, c, weights)
     else:
         g = 1.0
-    run = launch if backend == "triton" else mxnorm_torch
     constant = 1.0 if c is None else float32(c)
-    return run(x, residual, weights, spec, p, constant, float32(eps), from_scales, blocked, g)
+    arguments = (x, residual, weights, spec, p, constant, float32(eps), from_scales, blocked, g)
+    if backend == "torch":
+        return mxnorm_torch(*arguments)
+    # Not before it is needed: torch runs without Triton.
+    from mxstats.kernels.mxnorm_triton import launch
+
+    return launch(*arguments)
 
 
 @mxnorm_op.register_fake

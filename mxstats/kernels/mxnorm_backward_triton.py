@@ -13,6 +13,7 @@ of :mod:`mxstats.kernels.mxnorm_backward`.
 # pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import triton
@@ -21,6 +22,7 @@ import triton.language as tl
 from mxstats.kernels.arguments import row_chunks
 from mxstats.kernels.backend import INTERPRETED
 from mxstats.kernels.cast_jit import to_float32
+from mxstats.kernels.launching import empty_like_rows, start, trait
 
 # A row of up to this many elements stays in registers between its sum and its gradient.
 LONGEST_IN_REGISTERS = 16_384
@@ -52,14 +54,15 @@ class Config:
     max_registers: int | None = None
 
 
+@cache
 def config(hidden_size: int, block_size: int) -> Config:
     """Return the cut for rows of this length: about 32 elements a thread, 8 of them a tile."""
-    block = triton.next_power_of_2(min(block_size, hidden_size))
+    block = _power_of_two(min(block_size, hidden_size))
     if hidden_size > LONGEST_IN_REGISTERS:
         return Config(rows=1, tile=max(block, _STREAMED_TILE), num_warps=16, keep="nothing")
     tiles, blocks = row_chunks(-(-hidden_size // block_size))
     tile = blocks * block
-    width = triton.next_power_of_2(tiles * tile)
+    width = _power_of_two(tiles * tile)
     # Rows of few or small tiles go together.
     rows = max(1, min(1024 // tile, 8192 // width))
     num_warps = max(1, min(16, max(4, rows * width // 1024), rows * tile // 128))
@@ -80,41 +83,48 @@ def launch(
 ) -> torch.Tensor:
     """Run the kernel on rows [n, D] that :func:`mxnorm_backward` has checked; return dx."""
     n_rows, hidden_size = x.shape
-    dx = torch.empty_like(x, memory_format=torch.contiguous_format)
+    dx = empty_like_rows(x, x.dtype)
     if n_rows == 0:
         return dx
     block_size = min(block_size, hidden_size)
     if cut is None:
         cut = config(hidden_size, block_size)
-    block = triton.next_power_of_2(block_size)
-    _kernel[(triton.cdiv(n_rows, cut.rows),)](
-        dx,
-        dy,
-        x,
-        rho,
-        weights,
-        d_residual,
-        n_rows,
+    strides = (
         dy.stride(0),
         x.stride(0),
         0 if d_residual is None else d_residual.stride(0),
-        c,
-        P=p,
-        D=hidden_size,
-        BLOCK_SIZE=block_size,
-        BLOCK=block,
-        ROWS=cut.rows,
-        BLOCKS=max(1, cut.tile // block),
-        KEEP_X=cut.keep != "nothing",
-        KEEP_DY=cut.keep == "both",
-        STORE=".cs" if cut.stream else "",
-        ASSEMBLY=torch.version.hip is None and not INTERPRETED,
+    )
+    block = _power_of_two(block_size)
+    constants = (
+        p,
+        hidden_size,
+        block_size,
+        block,
+        cut.rows,
+        max(1, cut.tile // block),
+        cut.keep != "nothing",
+        cut.keep == "both",
+        ".cs" if cut.stream else "",
+        torch.version.hip is None and not INTERPRETED,
+    )
+    traits = (trait(dy), trait(x), trait(rho), trait(weights), trait(d_residual))
+    start(
+        _kernel,
+        -(-n_rows // cut.rows),
+        (dx, dy, x, rho, weights, d_residual, n_rows, *strides, c, *constants),
+        ("mxnorm_backward", cut, constants, strides, traits),
+        x.device,
         num_warps=cut.num_warps,
         maxnreg=cut.max_registers,
         # A fused product and sum would round otherwise than torch.
         enable_fp_fusion=False,
     )
     return dx
+
+
+def _power_of_two(n: int) -> int:
+    """Smallest power of two not below n."""
+    return 1 << (n - 1).bit_length()
 
 
 @triton.jit

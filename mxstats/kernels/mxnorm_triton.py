@@ -10,7 +10,7 @@ are read twice, the second time out of the cache.
 # pyright: reportAttributeAccessIssue=false, reportOperatorIssue=false
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 import triton
@@ -28,13 +28,11 @@ from mxstats.kernels.cast_jit import (
     store_scales,
     to_float32,
 )
-from mxstats.kernels.mxnorm_config import Config, plan
+from mxstats.kernels.launching import empty_like_rows, empty_vector, start, trait
+from mxstats.kernels.mxnorm_plan import plan
 from mxstats.kernels.power_mean import inverse_rms, power_term
 from mxstats.kernels.spec import CastSpec
-
-# Compiled kernels by all that they depend on. Triton's own look-up works out types and alignments
-# of all arguments at every launch, which takes longer than the rest of it.
-_compiled: dict[tuple[Any, ...], Any] = {}
+from mxstats.kernels.tiling import Config
 
 
 def launch(
@@ -55,12 +53,18 @@ def launch(
     x and residual are [rows, D] with last stride 1; c, eps and tensor_scale are float32 values, of
     which those that the plan does not use may be anything. ``tuned`` replaces the configuration.
     """
-    if x.is_cuda and x.get_device() != torch.cuda.current_device():
-        with torch.cuda.device(x.device):
-            return launch(
-                x, residual, weights, spec, p, c, eps, from_scales, blocked, tensor_scale, tuned
-            )
     rows, hidden_size = x.shape
+    device = x.device
+    in_memory = isinstance(tensor_scale, torch.Tensor)
+    # Then |y| <= c·K^(1/p) <= 2^36, and a scale times g is between 2^−90 and 2^90.
+    near = (
+        spec.is_floating_scale
+        and not in_memory
+        and weights is None
+        and 2.0**-60 < tensor_scale < 2.0**60
+        and p >= 1.0
+        and c < 2.0**20
+    )
     made = plan(
         spec,
         hidden_size,
@@ -70,58 +74,60 @@ def launch(
         residual is not None,
         from_scales,
         blocked,
-        isinstance(tensor_scale, torch.Tensor),
-        has_fp8_cast(x.device),
+        in_memory,
+        near,
+        has_fp8_cast(device),
         tuned,
     )
-    device = x.device
-    codes = torch.empty((rows, hidden_size), dtype=torch.uint8, device=device)
-    scales = torch.empty(
-        scales_shape(rows, made.n_blocks, blocked), dtype=torch.uint8, device=device
-    )
-    rho = torch.empty(rows, dtype=torch.float32, device=device)
+    codes = empty_like_rows(x, torch.uint8)
+    if blocked:
+        shape = scales_shape(rows, made.n_blocks, blocked)
+        scales = torch.empty(shape, dtype=torch.uint8, device=device)
+    else:
+        scales = torch.empty_strided(
+            (rows, made.n_blocks), (made.n_blocks, 1), dtype=torch.uint8, device=device
+        )
+    rho = empty_vector(rows, torch.float32, device)
     outputs = [codes, scales, rho]
-    total = None
-    residual_stride = 0
-    # All of what Triton specialises a kernel on; it aligns what it allocates itself.
-    known = (made, device, x.dtype, x.stride(0), x.data_ptr() % 16)
+    total, x_stride, residual_stride = None, x.stride(0), 0
+    # torch's allocator aligns the outputs always alike.
+    key = ("mxnorm", made, x_stride, trait(x))
     if residual is not None:
-        total = torch.empty((rows, hidden_size), dtype=x.dtype, device=device)
+        total = empty_like_rows(x, x.dtype)
         outputs.append(total)
         residual_stride = residual.stride(0)
-        known += (residual_stride, residual.data_ptr() % 16)
+        key += (residual_stride, trait(residual))
     if weights is not None:
-        known += (weights.dtype, weights.data_ptr() % 16)
+        key += (trait(weights),)
     if made.scale_in_memory:
-        known += (cast(torch.Tensor, tensor_scale).data_ptr() % 16,)
+        key += (trait(cast(torch.Tensor, tensor_scale)),)
     if rows == 0:
         return outputs
     # The blocked layout has rows of padding too.
     covered = -(-rows // 128) * 128 if blocked else rows
-    grid = (-(-covered // made.config.rows), 1, 1)
-    arguments = (
-        x,
-        residual,
-        weights,
-        codes,
-        scales,
-        rho,
-        total,
-        rows,
-        x.stride(0),
-        residual_stride,
-        c,
-        eps,
-        tensor_scale,
-        made,
-    )
-    compiled = _compiled.get(known)
-    if compiled is not None:
-        compiled[grid](*arguments)
-        return outputs
-    # The interpreter compiles nothing and returns None.
-    _compiled[known] = _mxnorm_kernel[grid](
-        *arguments, num_warps=made.config.num_warps, num_stages=made.config.num_stages
+    start(
+        _mxnorm_kernel,
+        -(-covered // made.config.rows),
+        (
+            x,
+            residual,
+            weights,
+            codes,
+            scales,
+            rho,
+            total,
+            rows,
+            x_stride,
+            residual_stride,
+            c,
+            eps,
+            tensor_scale,
+            made,
+        ),
+        key,
+        device,
+        num_warps=made.config.num_warps,
+        num_stages=made.config.num_stages,
     )
     return outputs
 
@@ -279,7 +285,7 @@ def _store(x, m, rho, codes_ptr, scales_ptr, total_ptr, row, tile, rows, g, PLAN
     y = rho[:, None, None] * to_float32(x)
     # Rounding keeps the order: this is the absmax of the block of y.
     code = scale_code(rho[:, None] * m, g, SPEC)
-    codes = encode_blocks(y, code, g, 2, SPEC, PLAN.hardware)
+    codes = encode_blocks(y, code, g, 2, SPEC, PLAN.hardware, PLAN.near)
     tl.store(codes_ptr + at, codes, mask=mask, cache_modifier=PLAN.config.store_cache)
     block = tile * PLAN.config.blocks + tl.arange(0, PLAN.config.blocks)[None, :]
     store_scales(scales_ptr, code, row[:, None], block, rows, K, row[:, None] >= 0, PLAN.blocked)

@@ -8,14 +8,10 @@ Rows above 16,384 are read twice, the second time out of the cache.
 # pyright: reportAttributeAccessIssue=false, reportOperatorIssue=false
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
 
-from functools import lru_cache
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 
-from mxstats.kernels.arguments import row_chunks
 from mxstats.kernels.backend import has_fp8_cast
 from mxstats.kernels.cast_jit import (
     absmax_bits,
@@ -25,12 +21,9 @@ from mxstats.kernels.cast_jit import (
     store_scales,
     to_float32,
 )
+from mxstats.kernels.launching import start, trait
 from mxstats.kernels.spec import CastSpec
-
-# Up to this hidden size a row stays in registers.
-_RESIDENT = 16_384
-# Elements of a program's tile below which it takes several rows.
-_TILE = 2048
+from mxstats.kernels.tiling import LONGEST_IN_REGISTERS, Config, config
 
 
 def launch(
@@ -42,6 +35,7 @@ def launch(
     spec: CastSpec,
     eps: float,
     blocked: bool,
+    tuned: Config | None = None,
 ) -> None:
     """Fill [codes, scales, ρ], and the sum where there is a residual.
 
@@ -50,56 +44,32 @@ def launch(
     rows, hidden_size = x.shape
     if rows == 0:
         return
-    plan = _plan(spec, hidden_size, blocked)
+    cut = config(hidden_size, spec.block_size, x.element_size()) if tuned is None else tuned
+    n_blocks = spec.n_blocks(hidden_size)
+    # The blocked layout has rows and columns of padding, which are written too.
+    written = -(-n_blocks // 4) * 4 if blocked else n_blocks
     covered = -(-rows // 128) * 128 if blocked else rows
-    _kernel[(-(-covered // plan.rows),)](
-        x,
-        gamma,
-        residual,
-        tensor_scale,
-        outputs[0],
-        outputs[1],
-        outputs[2],
-        outputs[-1],
-        rows,
-        x.stride(0),
-        0 if residual is None else residual.stride(0),
-        eps,
+    strides = (x.stride(0), 0 if residual is None else residual.stride(0))
+    constants = (
         hidden_size,
-        SPEC=spec,
-        ROWS=plan.rows,
-        COUNT=plan.chunks,
-        BLOCKS=plan.blocks,
-        RESIDENT=plan.resident,
-        BLOCKED=blocked,
-        HARDWARE=has_fp8_cast(x.device),
-        num_warps=plan.warps,
-        # Two programs of 16 warps fit a multiprocessor only with 64 registers a thread.
-        maxnreg=64 if plan.warps == 16 else None,
+        spec,
+        cut.rows,
+        -(-written // cut.blocks),
+        cut.blocks,
+        hidden_size <= LONGEST_IN_REGISTERS,
+        blocked,
+        has_fp8_cast(x.device),
     )
-
-
-class _Plan(NamedTuple):
-    rows: int
-    chunks: int
-    blocks: int
-    resident: bool
-    warps: int
-
-
-@lru_cache
-def _plan(spec: CastSpec, hidden_size: int, blocked: bool) -> _Plan:
-    """How a program holds its rows: a warp for 1024 elements, or 256 of each of several chunks.
-
-    So that a thread reads 8 bf16 values, 16 bytes, at a time.
-    """
-    count, blocks = row_chunks(spec.n_blocks(hidden_size), blocked)
-    chunk = blocks * spec.padded_block
-    resident = hidden_size <= _RESIDENT
-    whole = chunk * (count if resident else 1)
-    rows = 1 << (max(1, _TILE // whole).bit_length() - 1)
-    warps = rows * chunk // (1024 if count == 1 or not resident else 256)
-    return _Plan(rows, count, blocks, resident, min(16, max(1, warps)))
+    total = None if residual is None else outputs[3]
+    traits = (trait(x), trait(gamma), trait(residual), trait(tensor_scale))
+    start(
+        _kernel,
+        -(-covered // cut.rows),
+        (x, gamma, residual, tensor_scale, *outputs[:3], total, rows, *strides, eps, *constants),
+        ("rmsnorm_mx", cut, constants, strides, traits),
+        x.device,
+        num_warps=cut.num_warps,
+    )
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -201,9 +171,25 @@ def _load(
 
 @triton.jit
 def _squares(part):
-    """Σ x² of each block, float64: exact to its last bits whatever the order."""
-    wide = to_float32(part).to(tl.float64)
-    return tl.sum(wide * wide, 2)
+    """Σ x² of each block, float64, rounded to the last bits whatever the order.
+
+    Of bf16 and fp16 the squares are exact in float32, and eight neighbours are added there, in a
+    fixed order: halves that lie side by side.
+    """
+    if part.dtype == tl.float32:
+        wide = part.to(tl.float64)
+        squares = wide * wide
+    else:
+        wide = to_float32(part)
+        squares = wide * wide
+        for _ in tl.static_range(3):
+            if squares.shape[2] > 1:
+                pairs = tl.reshape(
+                    squares, (squares.shape[0], squares.shape[1], squares.shape[2] // 2, 2)
+                )
+                left, right = tl.split(pairs)
+                squares = left + right
+    return tl.sum(squares.to(tl.float64), 2)
 
 
 @triton.jit
@@ -219,7 +205,7 @@ def _finish(
     code = scale_code(absmax_bits(y, 2).to(tl.float32, bitcast=True), tensor_scale, SPEC)
     out = row[:, None, None].to(tl.int64) * HIDDEN_SIZE + column[None, :, :]
     mask = (row < rows)[:, None, None] & inside[None, :, :]
-    tl.store(codes + out, encode_blocks(y, code, tensor_scale, 2, SPEC, HARDWARE), mask=mask)
+    tl.store(codes + out, encode_blocks(y, code, tensor_scale, 2, SPEC, HARDWARE, False), mask=mask)
     block = chunk * BLOCKS + tl.arange(0, BLOCKS)
     K: tl.constexpr = (HIDDEN_SIZE + SPEC.block_size - 1) // SPEC.block_size
     store_scales(scales, code, row[:, None], block[None, :], rows, K, True, BLOCKED)

@@ -21,9 +21,9 @@ def rho_of(backend, device, m, p, c, eps, weights=None):
 def triton_rho(m, weights, p, c, eps):
     """The kernel's ρ̃ of rows whose blocks are one element, so that |x| is m itself."""
     from mxstats.formats import E4M3, BlockFormat
-    from mxstats.kernels.mxnorm_config import Config
     from mxstats.kernels.mxnorm_triton import launch
     from mxstats.kernels.spec import cast_spec
+    from mxstats.kernels.tiling import Config
 
     spec = cast_spec(BlockFormat(E4M3, 1))
     blocks = 1 << (m.shape[1] - 1).bit_length()

@@ -6,17 +6,18 @@ import pytest
 import torch
 
 from mxstats import formats
-from mxstats.kernels.mxnorm_config import Config, config, plan
+from mxstats.kernels.mxnorm_plan import plan
 from mxstats.kernels.mxnorm_torch import mxnorm_torch
 from mxstats.kernels.mxnorm_triton import launch
 from mxstats.kernels.spec import cast_spec
+from mxstats.kernels.tiling import Config, config
 
 SPEC = cast_spec("MXFP8_E4M3")
 SIZES = [*range(1, 300), 576, 1056, 5120, 7168, 8192, 11_008, 14_336, 16_384, 16_385, 65_536]
 
 
 def planned(hidden_size, spec=SPEC, itemsize=2, blocked=False):
-    return plan(spec, hidden_size, itemsize, 2.0, False, False, False, blocked, False, True)
+    return plan(spec, hidden_size, itemsize, 2.0, False, False, False, blocked, False, False, True)
 
 
 @pytest.mark.parametrize("block_size", [1, 16, 24, 32, 100_000])
@@ -37,7 +38,8 @@ def test_tiles_cover_rows(block_size, itemsize):
 
 
 @pytest.mark.parametrize(
-    ("hidden_size", "tiles"), [(2048, 1), (4096, 2), (5120, 5), (7168, 7), (11_008, 11), (16_384, 2)]
+    ("hidden_size", "tiles"),
+    [(2048, 1), (4096, 2), (5120, 5), (7168, 7), (11_008, 11), (16_384, 2)],
 )
 def test_no_lanes_are_wasted_on_the_sizes_of_models(hidden_size, tiles):
     made = planned(hidden_size)

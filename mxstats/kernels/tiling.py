@@ -1,13 +1,12 @@
-"""How MXNorm's kernel cuts its rows into tiles of whole blocks, and all it is compiled for."""
+"""How the kernels of the norms cut their rows into tiles of whole blocks."""
 
-from dataclasses import astuple, dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cache
 
 from mxstats.kernels.arguments import row_chunks
-from mxstats.kernels.spec import CastSpec
 
 # A row of up to this many elements stays in registers between its estimate and its cast.
-_LONGEST_IN_REGISTERS = 16_384
+LONGEST_IN_REGISTERS = 16_384
 # Elements of a tile of a row that is too long for registers, and warps that work on it.
 _STREAMED_TILE, _STREAMED_WARPS = 4096, 8
 # Tiles a row that are unrolled at most: more of them take long to compile.
@@ -40,6 +39,7 @@ class Config:
     """Cache modifier of the codes."""
 
 
+@cache
 def config(hidden_size: int, block_size: int, itemsize: int) -> Config:
     """Return the configuration for rows of ``hidden_size`` values of ``itemsize`` bytes.
 
@@ -48,8 +48,8 @@ def config(hidden_size: int, block_size: int, itemsize: int) -> Config:
     Of short rows a program takes several.
     """
     n_blocks = -(-hidden_size // block_size)
-    width = _padded_width(hidden_size, block_size)
-    if hidden_size > _LONGEST_IN_REGISTERS:
+    width = padded_width(hidden_size, block_size)
+    if hidden_size > LONGEST_IN_REGISTERS:
         return Config(1, max(1, _STREAMED_TILE // width), _STREAMED_WARPS)
     least = _WARP_BYTES // itemsize
     tiles, blocks = row_chunks(n_blocks, most=min(_MOST_TILES, -(-n_blocks * width // least)))
@@ -63,78 +63,7 @@ def config(hidden_size: int, block_size: int, itemsize: int) -> Config:
     return Config(rows, blocks, num_warps=_power_of_two(max(1, most) // 2 + 1))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """All that the kernel is compiled for, as one ``tl.constexpr``."""
-
-    spec: CastSpec
-    hidden_size: int
-    n_blocks: int
-    width: int
-    """Width of a block in a tile, a power of two."""
-    tiles: int
-    in_registers: bool
-    p: float
-    weighted: bool
-    has_residual: bool
-    from_scales: bool
-    blocked: bool
-    scale_in_memory: bool
-    """Whether the tensor scale is read from memory rather than an argument."""
-    hardware: bool
-    """Whether the GPU rounds to the formats that have an instruction for it."""
-    config: Config
-
-    @cached_property
-    def _text(self) -> str:
-        return f"Plan{astuple(self)}"
-
-    # Triton hashes and prints a constexpr at every launch.
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-    def __repr__(self) -> str:
-        return self._text
-
-
-@cache
-def plan(
-    spec: CastSpec,
-    hidden_size: int,
-    itemsize: int,
-    p: float,
-    weighted: bool,
-    has_residual: bool,
-    from_scales: bool,
-    blocked: bool,
-    scale_in_memory: bool,
-    hardware: bool,
-    tuned: Config | None = None,
-) -> Plan:
-    """Return the plan for rows of ``hidden_size``, with a configuration of its own if one came."""
-    chosen = config(hidden_size, spec.block_size, itemsize) if tuned is None else tuned
-    n_blocks = spec.n_blocks(hidden_size)
-    # The blocked layout has columns of padding, which are written too.
-    written = -(-n_blocks // 4) * 4 if blocked else n_blocks
-    return Plan(
-        spec=spec,
-        hidden_size=hidden_size,
-        n_blocks=n_blocks,
-        width=_padded_width(hidden_size, spec.block_size),
-        tiles=-(-written // chosen.blocks),
-        in_registers=hidden_size <= _LONGEST_IN_REGISTERS,
-        p=p,
-        weighted=weighted,
-        has_residual=has_residual,
-        from_scales=from_scales,
-        blocked=blocked,
-        scale_in_memory=scale_in_memory,
-        hardware=hardware,
-        config=chosen,
-    )
-
-
-def _padded_width(hidden_size: int, block_size: int) -> int:
+def padded_width(hidden_size: int, block_size: int) -> int:
     """Width of a block in a tile, a power of two; a block longer than the row is cut to the row."""
     return _power_of_two(min(block_size, hidden_size))
 
