@@ -15,7 +15,9 @@ def test_there_are_examples():
     assert len(EXAMPLES) == README.count("```python")
 
 
-@pytest.mark.parametrize(("code", "printed"), EXAMPLES, ids=["library", "samples", "format"])
+@pytest.mark.parametrize(
+    ("code", "printed"), EXAMPLES, ids=["library", "samples", "format", "kernels"]
+)
 def test_example_prints_what_it_says(code, printed):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):

@@ -73,7 +73,7 @@ def draw(table: pd.DataFrame) -> Figure:
             )  # fmt: skip
         for fmt, of_format in here.groupby("format"):
             panel.annotate(
-                str(fmt), (of_format["bits"].iloc[0], of_format["sqnr_db"].mean()),
+                str(fmt), (of_format["bits"].iloc[0], of_format["sqnr_db"].median()),
                 xytext=(-10, 0) if of_format["bits"].iloc[0] > 5 else (12, 0),
                 textcoords="offset points", fontsize=6, va="center",
                 ha="right" if of_format["bits"].iloc[0] > 5 else "left",

@@ -122,6 +122,8 @@ def draw(table: pd.DataFrame) -> Figure:
             panel.plot(
                 exact["log2_sigma"], exact["value"] - 1, color=look["color"], linestyle=dash,
                 label=f"{of_format}{look['label']}: {geomean:.4f}",
+                # In the legend alone; on the line the markers are the simulated values.
+                marker=look["marker"], mfc="white", mew=0.8, markevery=[],
             )  # fmt: skip
             panel.errorbar(
                 simulated["log2_sigma"], simulated["value"] - 1, 2 * simulated["stderr"],

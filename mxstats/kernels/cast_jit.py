@@ -119,23 +119,32 @@ def floating_scale(code, SPEC: tl.constexpr):
 
 
 @triton.jit
-def encode(v, signed, SPEC: tl.constexpr, HARDWARE: tl.constexpr):
+def encode(v, SPEC: tl.constexpr, HARDWARE: tl.constexpr):
     """Codes (uint8) of a finite float32 tile: nearest, ties to even, saturating; −0 keeps its sign.
 
-    ``signed`` has the sign of v, v itself as a rule. With ``HARDWARE`` the instruction that
-    converts to E4M3 and E5M2, and saturates, does it for the formats that have one (sm_89 and
-    newer), elsewhere integers do.
+    With ``HARDWARE`` the instruction that converts to E4M3 and E5M2, and saturates, does it for the
+    formats that have one (sm_89 and newer), elsewhere integers do.
     """
     if HARDWARE and SPEC.has_hardware_cast:
-        if SPEC.is_floating_scale:
-            bits = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-            bits |= signed.to(tl.int32, bitcast=True) & -2147483648
-            v = bits.to(tl.float32, bitcast=True)
-        if SPEC.mantissa_bits == 3:
-            code = v.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
-        else:
-            code = v.to(tl.float8e5).to(tl.uint8, bitcast=True)
-    elif SPEC.is_fixed_point:
+        code = _encode_by_hardware(v, SPEC)
+    else:
+        code = _encode_by_integers(v, v, SPEC).to(tl.uint8)
+    return code
+
+
+@triton.jit
+def _encode_by_hardware(v, SPEC: tl.constexpr):
+    if SPEC.mantissa_bits == 3:
+        code = v.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    else:
+        code = v.to(tl.float8e5).to(tl.uint8, bitcast=True)
+    return code
+
+
+@triton.jit
+def _encode_by_integers(v, signed, SPEC: tl.constexpr):
+    """Codes (int32); ``signed`` has the sign of v, which v itself need not have where it is 0."""
+    if SPEC.is_fixed_point:
         code = _encode_fixed_point(v, SPEC)
     elif SPEC.mantissa_bits == 0 or SPEC.emax + 23 - SPEC.mantissa_bits > 127:
         code = _encode_by_bits(v, signed, SPEC)
@@ -149,7 +158,7 @@ def _encode_fixed_point(v, SPEC: tl.constexpr):
     steps = v * (2.0**SPEC.mantissa_bits)
     steps = tl.minimum(tl.maximum(steps, -SPEC.top_code), SPEC.top_code)
     code = (steps + _INTEGER_ANCHOR).to(tl.int32, bitcast=True) - _INTEGER_ANCHOR_BITS
-    return (code & ((1 << SPEC.bits) - 1)).to(tl.uint8)
+    return code & ((1 << SPEC.bits) - 1)
 
 
 @triton.jit
@@ -163,7 +172,7 @@ def _encode_by_adder(v, signed, SPEC: tl.constexpr):
     # The anchor's own bits end in zeros: what a code needs of the sum's are the steps above it.
     steps = (magnitude + anchor).to(tl.int32, bitcast=True)
     code = steps + (binade >> (23 - SPEC.mantissa_bits)) - (first << SPEC.mantissa_bits)
-    return (code | _sign(signed, SPEC)).to(tl.uint8)
+    return (code & 0xFF) | _sign(signed, SPEC)
 
 
 @triton.jit
@@ -182,7 +191,7 @@ def _encode_by_bits(v, signed, SPEC: tl.constexpr):
     below = below.to(tl.int32, bitcast=True) - anchor_bits
     normal = _rounded_code(magnitude, SPEC.mantissa_bits, SPEC.bias)
     code = tl.where(magnitude < ((SPEC.emin + 127) << 23), below, normal)
-    return (tl.minimum(code, SPEC.top_code) | _sign(signed, SPEC)).to(tl.uint8)
+    return tl.minimum(code, SPEC.top_code) | _sign(signed, SPEC)
 
 
 @triton.jit
@@ -203,9 +212,22 @@ def encode_blocks(
         v = _divide(y, divisor, axis, NEAR, HARDWARE)
     else:
         v = y * tl.expand_dims(inverse_scale(code), axis)
-    # The sign of y, which a quotient of −0 may have lost.
-    codes = encode(v, y, SPEC, HARDWARE)
-    return tl.where(tl.expand_dims(code, axis) == SPEC.scale_nan, 0, codes).to(tl.uint8)
+    dead = tl.expand_dims(code, axis) == SPEC.scale_nan
+    # In float32 or int32: a choice among bytes would undo how they are packed.
+    if HARDWARE and SPEC.has_hardware_cast:
+        if SPEC.is_floating_scale:
+            v = _with_sign_of(v, y)
+        codes = _encode_by_hardware(tl.where(dead, 0.0, v), SPEC)
+    else:
+        codes = tl.where(dead, 0, _encode_by_integers(v, y, SPEC)).to(tl.uint8)
+    return codes
+
+
+@triton.jit
+def _with_sign_of(v, y):
+    bits = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    bits |= y.to(tl.int32, bitcast=True) & -2147483648
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -48,7 +48,7 @@ def start(
     if compiled is None:
         # The interpreter compiles nothing and returns None.
         _compiled[known] = kernel[(programs,)](*arguments, **options)
-    elif knobs.runtime.launch_enter_hook is not None:
+    elif knobs.runtime.launch_enter_hook.calls or knobs.runtime.launch_exit_hook.calls:
         # A profiler wants to hear of it.
         compiled[(programs, 1, 1)](*arguments)
     else:

@@ -2,11 +2,8 @@
 
     ρ = fl32(1/√(Σx²/D + ε)),   y = fl32(fl32(ρ·x)·γ),   y cast as :func:`mxstats.formats.quantize`
 
-The squares of float32 rows are in float64. Those of bf16 and fp16, which float32 holds exactly, are
-added in float32 by eights of a block, in one order, since float64 for every element slows a GPU
-down. (From 1.8e19 on they are infinite, and ρ NaN; so they are in torch's own RMSNorm.) The rest of
-the sum, the root and the division are in float64 and rounded once, so that ρ does not depend on the
-order of that sum but in about one row of 10^7. The honest baseline of MXNorm: it
+The sum of squares, the root and the division are in float64 and rounded once, so that ρ does not
+depend on the order of the sum but in about one row of 10^7. The honest baseline of MXNorm: it
 reads and writes the same bytes. What it cannot share is the reduction: D squares where MXNorm takes
 D/block_size maxima that the cast needs anyway.
 
@@ -177,18 +174,6 @@ def empty_outputs(
     return outputs
 
 
-def _sum_of_squares(x: torch.Tensor, spec: CastSpec) -> torch.Tensor:
-    """Σ x² of each row, float64, in the kernel's order."""
-    if x.dtype == torch.float32:
-        return x.double().square().sum(1)
-    squares = cast_torch.blocks_of(x.float(), spec.block_size).square()
-    squares = torch.nn.functional.pad(squares, (0, spec.padded_block - spec.block_size))
-    for _ in range(3):
-        if squares.shape[-1] > 1:
-            squares = squares[..., 0::2] + squares[..., 1::2]
-    return squares.double().sum((1, 2))
-
-
 def _rmsnorm_mx_torch(
     x: torch.Tensor,
     gamma: torch.Tensor,
@@ -202,7 +187,7 @@ def _rmsnorm_mx_torch(
     hidden_size = x.shape[1]
     if residual is not None:
         x = (x.float() + residual.float()).to(x.dtype)
-    total = _sum_of_squares(x, spec)
+    total = x.double().square().sum(1)
     root = (total / hidden_size + torch.tensor(eps, dtype=torch.float32).item()).sqrt()
     rho = torch.where(total.isfinite(), 1.0 / root, torch.nan).float()
     y = rho[:, None] * x.float() * gamma.float()

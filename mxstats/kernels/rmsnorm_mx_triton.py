@@ -8,6 +8,9 @@ Rows above 16,384 are read twice, the second time out of the cache.
 # pyright: reportAttributeAccessIssue=false, reportOperatorIssue=false
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
 
+from dataclasses import replace
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -23,7 +26,7 @@ from mxstats.kernels.cast_jit import (
 )
 from mxstats.kernels.launching import start, trait
 from mxstats.kernels.spec import CastSpec
-from mxstats.kernels.tiling import LONGEST_IN_REGISTERS, Config, config
+from mxstats.kernels.tiling import LONGEST_IN_REGISTERS, Config, config, padded_width
 
 
 def launch(
@@ -44,7 +47,7 @@ def launch(
     rows, hidden_size = x.shape
     if rows == 0:
         return
-    cut = config(hidden_size, spec.block_size, x.element_size()) if tuned is None else tuned
+    cut = _config(hidden_size, spec.block_size, x.element_size()) if tuned is None else tuned
     n_blocks = spec.n_blocks(hidden_size)
     # The blocked layout has rows and columns of padding, which are written too.
     written = -(-n_blocks // 4) * 4 if blocked else n_blocks
@@ -70,6 +73,22 @@ def launch(
         x.device,
         num_warps=cut.num_warps,
     )
+
+
+@cache
+def _config(hidden_size: int, block_size: int, itemsize: int) -> Config:
+    """Return MXNorm's cut, but one tile for a power of two, and two warps for several tiles.
+
+    On an H200 one tile of 4096 runs at 92 % of the copy and two of 2048 at 88 %; at a hidden size
+    of 5120 two warps at 83 % and four at 77 %.
+    """
+    cut = config(hidden_size, block_size, itemsize)
+    if hidden_size > LONGEST_IN_REGISTERS or cut.rows > 1:
+        return cut
+    blocks = padded_width(-(-hidden_size // block_size), hidden_size)
+    if blocks * block_size == hidden_size:
+        return replace(cut, blocks=blocks, num_warps=max(cut.num_warps, hidden_size // 2048))
+    return replace(cut, num_warps=min(cut.num_warps, 2 if hidden_size < 6144 else 4))
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -171,25 +190,9 @@ def _load(
 
 @triton.jit
 def _squares(part):
-    """Σ x² of each block, float64, rounded to the last bits whatever the order.
-
-    Of bf16 and fp16 the squares are exact in float32, and eight neighbours are added there, in a
-    fixed order: halves that lie side by side.
-    """
-    if part.dtype == tl.float32:
-        wide = part.to(tl.float64)
-        squares = wide * wide
-    else:
-        wide = to_float32(part)
-        squares = wide * wide
-        for _ in tl.static_range(3):
-            if squares.shape[2] > 1:
-                pairs = tl.reshape(
-                    squares, (squares.shape[0], squares.shape[1], squares.shape[2] // 2, 2)
-                )
-                left, right = tl.split(pairs)
-                squares = left + right
-    return tl.sum(squares.to(tl.float64), 2)
+    """Σ x² of each block, float64: exact to its last bits whatever the order."""
+    wide = to_float32(part).to(tl.float64)
+    return tl.sum(wide * wide, 2)
 
 
 @triton.jit

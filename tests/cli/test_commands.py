@@ -10,20 +10,6 @@ import pandas as pd
 import pytest
 from scipy import special
 
-from mxstats.cli import main
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command line; give its exit code, stdout and stderr."""
-
-    def command(*arguments):
-        code = main([str(a) for a in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return command
-
 
 def test_constant_prints_twelve_digits_and_the_noise(run):
     code, out, err = run("constant", "--dist", "gaussian", "-p", 2, "-B", 32, "-D", 4096)

@@ -7,20 +7,6 @@ import warnings
 import numpy as np
 import pytest
 
-from mxstats.cli import main
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command line; give its exit code, stdout and stderr."""
-
-    def command(*arguments):
-        code = main([str(a) for a in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return command
-
 
 def header(text, version):
     """A .npy file of 256 zero bytes under this header."""

@@ -9,17 +9,6 @@ import sys
 import pytest
 
 from mxstats.activations import sample_store
-from mxstats.cli import main
-
-
-@pytest.fixture
-def run(capsys):
-    def command(*arguments):
-        code = main([str(a) for a in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return command
 
 
 def test_blocks_of_one_have_no_error(run):
@@ -109,7 +98,7 @@ def test_calibrate_prints_and_serialises_a_format(run):
     ("arguments", "message"),
     [
         (("--fmt", "fp7"), "fmt='fp7' is unknown; known are MXFP8_E4M3"),
-        (("--fmt", "nvfp4", "--scale-rule", "floor"), "NVFP4 has floating scales"),
+        (("--fmt", "nvfp4", "--scale-rule", "floor"), "NVFP4 has floating E4M3 scales"),
         (("--scale-rule", "up"), "scale_rule='up' is unknown; known are floor"),
         (("-B", "0"), "block_size=0: must be at least 1"),
     ],

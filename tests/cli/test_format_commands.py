@@ -11,21 +11,14 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import mxstats
-from mxstats.cli import main
 from mxstats.formats import FORMATS, quantize
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
-    """Run a command line on a terminal of 80 columns; give its exit code, stdout and stderr."""
+def run(run, monkeypatch):
+    """Run a command line on a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
-
-    def command(*arguments):
-        code = main([str(a) for a in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return command
+    return run
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def _apply(x, out, g, n, SPEC: tl.constexpr, WHAT: tl.constexpr, HARDWARE: tl.co
     at = tl.program_id(0) * _SIZE + tl.arange(0, _SIZE)
     value = tl.load(x + at, mask=at < n, other=0)
     if WHAT == "encode":
-        result = cast_jit.encode(value, value, SPEC, HARDWARE)
+        result = cast_jit.encode(value, SPEC, HARDWARE)
     elif WHAT == "scale_code":
         result = cast_jit.scale_code(value, g, SPEC).to(tl.uint8)
     elif WHAT == "inverse_scale":
