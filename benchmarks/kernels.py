@@ -21,7 +21,7 @@ SHAPES = (
     (16384, 5120), (16384, 7168), (16384, 11008),
 )  # fmt: skip
 # Variants and casts, where one shape stands for the others.
-VARIANT_SHAPES = ((16384, 4096), (16384, 8192))
+VARIANT_SHAPES = ((16384, 4096),)
 PART = ("forward", "backward", "overhead", "layer")
 
 

@@ -95,7 +95,7 @@ def draw(table: pd.DataFrame) -> Figure:
     panels[1, 0].set_ylim(0, 1.1)
     panels[1, 0].yaxis.set_major_formatter(PercentFormatter(1.0))
     for panel in panels.flat:
-        panel.legend(loc="lower right" if panel in panels[1] else "upper right")
+        panel.legend(loc="lower left" if panel in panels[1] else "upper right")
     rows = "; ".join(
         f"{count} rows at {', '.join(str(size) for size in sorted(set(here['hidden_size'])))}"
         if count != wide["rows"].mode().iloc[0]

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mxstats import __version__
+from mxstats.experiments.recorded import recorded_path
 from mxstats.experiments.style import style
 
 FIGURES = (
@@ -25,9 +26,12 @@ FIGURES = (
     "scale_only",
     "format_error",
     "activations_ratio",
+    "kernel_speed",
+    "layer_speed",
 )
 
-# A table is as current as the code and data it came from: these packages and its own module.
+# A table is as current as the code and data it came from: these packages, its own module, and what
+# was recorded for it.
 _SOURCES = ("formats", "theory", "simulation", "measure", "activations")
 _KEY = b"mxstats"
 
@@ -110,6 +114,9 @@ def _fingerprint(name: str, full: bool) -> dict[str, str]:
     for path in paths:
         digest.update(path.relative_to(str(root)).as_posix().encode())
         digest.update(path.read_bytes())
+    data = recorded_path(name)
+    if data is not None:
+        digest.update(data.read_bytes())
     versions = {package: metadata.version(package) for package in ("numpy", "scipy", "pandas")}
     return {"source": digest.hexdigest(), "size": "full" if full else "quick"} | versions
 

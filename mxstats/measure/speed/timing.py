@@ -31,11 +31,16 @@ class Times:
 
 @dataclass(frozen=True)
 class Pass:
-    """``run()`` calls the function ``launches`` times; ``outputs`` are those of a captured pass."""
+    """``run()`` calls the function ``launches`` times; ``outputs`` are those of a captured pass.
+
+    ``inputs`` are kept for it: a graph holds addresses alone, and the next capture gives memory
+    that nobody holds back to the device.
+    """
 
     run: Callable[[], Any]
     launches: int
     outputs: tuple[torch.Tensor, ...] = ()
+    inputs: Any = None
 
 
 def n_sets(bytes_a_set: int, l2_bytes: int) -> int:
@@ -55,7 +60,7 @@ def captured(call: Callable[[Any], Any], sets: Sequence[Any]) -> Pass:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         outputs = [call(one) for one in sets]
-    return Pass(graph.replay, len(sets), tuple(tensors(outputs)))
+    return Pass(graph.replay, len(sets), tuple(tensors(outputs)), (call, sets))
 
 
 def launched(call: Callable[[Any], Any], sets: Sequence[Any]) -> Pass:
