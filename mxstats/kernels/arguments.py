@@ -69,6 +69,25 @@ def same_rows(other: torch.Tensor, name: str, x: torch.Tensor) -> torch.Tensor:
     return on_device(rows, name, x)
 
 
+def of_rows(value: torch.Tensor, name: str, x: torch.Tensor) -> torch.Tensor:
+    """Return a float32 tensor of one value for each row of ``x``, [...], as [rows].
+
+    Raises
+    ------
+    TypeError
+        No tensor, or of another dtype.
+    ValueError
+        Another shape, or another device.
+    """
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
+        kind = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
+        raise TypeError(f"{name} must be a float32 tensor, got {kind}")
+    if value.shape != x.shape[:-1]:
+        raise ValueError(f"{name} has shape {tuple(value.shape)}; {tuple(x.shape[:-1])} is needed")
+    # One row alone may be a view with any stride, which the kernels do not look at.
+    return on_device(value, name, x).reshape(-1).contiguous()
+
+
 def vector(value: torch.Tensor, name: str, length: int, x: torch.Tensor) -> torch.Tensor:
     """Return a contiguous vector [length] on the device of x, else raise as for rows."""
     if not isinstance(value, torch.Tensor):
@@ -88,10 +107,10 @@ def on_device(value: torch.Tensor, name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def positive(value: float, name: str) -> float:
-    """Return a number as a float; ValueError unless it is above 0 and finite in float32."""
-    number = float(value)
-    if not 0.0 < number <= torch.finfo(torch.float32).max:
-        raise ValueError(f"{name}={value}: must be a finite number above 0")
+    """Return a number as a float; ValueError unless it is a normal float32 above 0."""
+    number, range_of = float(value), torch.finfo(torch.float32)
+    if not range_of.tiny <= number <= range_of.max:
+        raise ValueError(f"{name}={value}: must be a finite number above 0, in float32 too")
     return number
 
 

@@ -17,8 +17,6 @@ _FLOOR = tl.constexpr(_spec.FLOOR)
 _CEIL = tl.constexpr(_spec.CEIL)
 _EVEN = tl.constexpr(_spec.EVEN)
 _INFINITY = tl.constexpr(0x7F800000)
-# Beyond any element, and finite when multiplied by the reciprocal of a scale.
-_FAR = tl.constexpr(2.0**100)
 # Added to a float32 of magnitude below 2^22, it leaves the nearest integer in the lowest bits.
 _INTEGER_ANCHOR = tl.constexpr(1.5 * 2.0**23)
 _INTEGER_ANCHOR_BITS = tl.constexpr(0x4B400000)
@@ -209,7 +207,7 @@ def encode_blocks(
         if SPEC.has_tensor_scale:
             divisor *= tensor_scale
         divisor = tl.where(code == SPEC.scale_nan, 1.0, divisor)
-        v = _divide(y, divisor, axis, NEAR, HARDWARE)
+        v = _divide(y, divisor, axis, SPEC, NEAR, HARDWARE)
     else:
         v = y * tl.expand_dims(inverse_scale(code), axis)
     dead = tl.expand_dims(code, axis) == SPEC.scale_nan
@@ -231,14 +229,16 @@ def _with_sign_of(v, y):
 
 
 @triton.jit
-def _divide(y, divisor, axis: tl.constexpr, NEAR: tl.constexpr, HARDWARE: tl.constexpr):
+def _divide(
+    y, divisor, axis: tl.constexpr, SPEC: tl.constexpr, NEAR: tl.constexpr, HARDWARE: tl.constexpr
+):
     """y/divisor as IEEE division rounds it wherever that decides a code; −0 may become 0.
 
     Markstein: with r = fl(1/d), q = fl(y·r) and the exact remainder e = y − q·d, fl(q + e·r) is the
     rounded quotient unless something underflows or overflows: one division a block and three
     instructions an element. With ``NEAR`` the caller knows d and y to be far from that. Else a
     power of two brings d to [1, 2) ([2^−22, 2) where it is subnormal), so that only a y far below
-    any element underflows, and y is held below 2^100, far above.
+    any element underflows, and y is held below a bound far above.
     """
     if HARDWARE:
         if NEAR:
@@ -246,7 +246,7 @@ def _divide(y, divisor, axis: tl.constexpr, NEAR: tl.constexpr, HARDWARE: tl.con
         else:
             power = inverse_scale((divisor.to(tl.int32, bitcast=True) >> 23) & 0xFF)
             d = divisor * power
-            v = tl.minimum(tl.maximum(y * tl.expand_dims(power, axis), -_FAR), _FAR)
+            v = tl.minimum(tl.maximum(y * tl.expand_dims(power, axis), -SPEC.far), SPEC.far)
         r = tl.expand_dims(tl.div_rn(tl.full(d.shape, 1.0, tl.float32), d), axis)
         q = v * r
         v = tl.fma(tl.fma(-q, tl.expand_dims(d, axis), v), r, q)

@@ -67,7 +67,7 @@ def launch(
             x, *outputs[:2], *outputs[-2:], tensor_scale, rows, stride, columns, tiles_across,
             *constants,
         ),
-        ("mx_cast", constants, stride, columns, trait(x), trait(tensor_scale)),
+        ("mx_cast", constants, stride, columns, trait(x), trait(tensor_scale), rows >> 31),
         x.device,
         num_warps=4,
     )  # fmt: skip

@@ -26,8 +26,9 @@ the gradient of ``torch.amax``.
 
 import torch
 
-from mxstats.kernels.arguments import as_rows, on_device, positive, same_rows, vector
+from mxstats.kernels.arguments import as_rows, of_rows, same_rows, vector
 from mxstats.kernels.backend import resolve
+from mxstats.kernels.mxnorm_arguments import check_constant
 from mxstats.kernels.mxnorm_backward_torch import mxnorm_backward_torch
 
 
@@ -80,27 +81,16 @@ def mxnorm_backward(
     """
     rows = as_rows(x)
     dy_rows = same_rows(dy, "dy", x)
-    n_rows, hidden_size = rows.shape
-    if not isinstance(rho, torch.Tensor) or rho.dtype != torch.float32:
-        kind = rho.dtype if isinstance(rho, torch.Tensor) else type(rho).__name__
-        raise TypeError(f"rho must be a float32 tensor, got {kind}")
-    if rho.shape != x.shape[:-1]:
-        raise ValueError(f"rho has shape {tuple(rho.shape)}; {tuple(x.shape[:-1])} is needed")
-    rho_rows = on_device(rho, "rho", x).reshape(n_rows)
-    p = positive(p, "p")
+    hidden_size = rows.shape[1]
+    rho_rows = of_rows(rho, "rho", x)
+    p, c = check_constant(p, c, weights)
     if isinstance(block_size, bool) or not isinstance(block_size, int):
         raise TypeError(f"block_size must be an integer, got {block_size!r}")
     if block_size < 1:
         raise ValueError(f"block_size={block_size}: must be at least 1")
-    if c is None and weights is None:
-        raise ValueError("c=None, weights=None: the constant or the blocks' weights are needed")
     if weights is not None:
-        if c is not None:
-            raise ValueError(f"c={c}: weights came as well; give one of the two")
-        if p != 2.0:
-            raise ValueError(f"p={p:g}: weights are for p=2 alone")
         weights = vector(weights, "weights", -(-hidden_size // block_size), x)
-    constant = 1.0 if c is None else positive(c, "c")
+    constant = 1.0 if c is None else c
     if d_residual is not None:
         d_residual = same_rows(d_residual, "d_residual", x)
     dx = _mxnorm_backward(

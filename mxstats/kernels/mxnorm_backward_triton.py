@@ -112,7 +112,7 @@ def launch(
         _kernel,
         -(-n_rows // cut.rows),
         (dx, dy, x, rho, weights, d_residual, n_rows, *strides, c, *constants),
-        ("mxnorm_backward", cut, constants, strides, traits),
+        ("mxnorm_backward", cut, constants, strides, traits, n_rows >> 31),
         x.device,
         num_warps=cut.num_warps,
         maxnreg=cut.max_registers,
@@ -198,21 +198,21 @@ def _row_factors(s, level, c, K: tl.constexpr, P: tl.constexpr, WEIGHTED: tl.con
 
 
 @triton.jit
-def _pull(absmax, factor, level, c, weight, P: tl.constexpr, WEIGHTED: tl.constexpr):
-    """pull_k in float32, from the output's block maxima and the factors of the row."""
+def _pull(m, rho, factor, level, c, weight, P: tl.constexpr, WEIGHTED: tl.constexpr):
+    """pull_k in float32, from x's block maxima and the factors of the row; 0 of zeros."""
+    absmax = rho[:, None] * m
     if P == 2.0:
         pull = factor.to(tl.float32)[:, None] * absmax
         if WEIGHTED:
             pull = pull * weight
     elif P == 1.0:
-        pull = tl.where(absmax > 0.0, factor.to(tl.float32)[:, None], 0.0)
+        pull = factor.to(tl.float32)[:, None]
     else:
-        # Of a block of zeros the power would be infinite for p below 1.
+        # Of zeros the power would be infinite for p below 1.
         ratio = tl.where(absmax > 0.0, absmax.to(tl.float64) / c, 1.0)
         power = level[:, None] + tl.full(ratio.shape, P - 1.0, tl.float64) * tl.log2(ratio)
         pull = (factor[:, None] * tl.exp2(power)).to(tl.float32)
-        pull = tl.where(absmax > 0.0, pull, 0.0)
-    return pull
+    return tl.where(m > 0.0, pull, 0.0)
 
 
 @triton.jit
@@ -223,7 +223,7 @@ def _gradient(dy, x, rho, factor, level, c, weight, P: tl.constexpr, WEIGHTED: t
     absmax = tl.max(magnitude, 2)
     tied = (magnitude == absmax[:, :, None]).to(tl.float32)
     share = tl.div_rn(tl.full(absmax.shape, 1.0, tl.float32), tl.maximum(tl.sum(tied, 2), 1.0))
-    pull = _pull(rho[:, None] * absmax, factor, level, c, weight, P, WEIGHTED) * share
+    pull = _pull(absmax, rho, factor, level, c, weight, P, WEIGHTED) * share
     # ±1 where tied, else ±0: the product is exact, so that fusing it changes nothing.
     sign = x.to(tl.int32, bitcast=True) & -2147483648
     signed = (tied.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)

@@ -60,8 +60,10 @@ def launch(
     near = (
         spec.is_floating_scale
         and not in_memory
+        and not from_scales
         and weights is None
-        and 2.0**-60 < tensor_scale < 2.0**60
+        and spec.scale_smallest_normal * tensor_scale > 2.0**-90
+        and spec.scale_largest * tensor_scale < 2.0**90
         and p >= 1.0
         and c < 2.0**20
     )
@@ -91,7 +93,7 @@ def launch(
     outputs = [codes, scales, rho]
     total, x_stride, residual_stride = None, x.stride(0), 0
     # torch's allocator aligns the outputs always alike.
-    key = ("mxnorm", made, x_stride, trait(x))
+    key = ("mxnorm", made, x_stride, trait(x), rows >> 31)
     if residual is not None:
         total = empty_like_rows(x, x.dtype)
         outputs.append(total)

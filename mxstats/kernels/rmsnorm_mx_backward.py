@@ -10,7 +10,7 @@ long before x does. The cast counts as the identity, clipped elements included.
 
 import torch
 
-from mxstats.kernels.arguments import as_rows, on_device, same_rows, vector
+from mxstats.kernels.arguments import as_rows, of_rows, same_rows, vector
 from mxstats.kernels.backend import resolve
 
 
@@ -54,15 +54,10 @@ def rmsnorm_mx_backward(
         Shapes, strides or devices that do not fit; an unknown backend.
     """
     rows = as_rows(x)
-    if not isinstance(rho, torch.Tensor) or rho.dtype != torch.float32:
-        kind = rho.dtype if isinstance(rho, torch.Tensor) else type(rho).__name__
-        raise TypeError(f"rho must be a float32 tensor, got {kind}")
-    if rho.shape != x.shape[:-1]:
-        raise ValueError(f"rho has shape {tuple(rho.shape)}; {tuple(x.shape[:-1])} is needed")
     dx, dgamma = _rmsnorm_mx_backward(
         same_rows(dy, "dy", x),
         rows,
-        on_device(rho, "rho", x).reshape(rows.shape[0]),
+        of_rows(rho, "rho", x),
         vector(gamma, "gamma", x.shape[-1], x),
         None if d_residual is None else same_rows(d_residual, "d_residual", x),
         resolve(backend, rows),

@@ -69,7 +69,7 @@ def launch(
         _kernel,
         -(-covered // cut.rows),
         (x, gamma, residual, tensor_scale, *outputs[:3], total, rows, *strides, eps, *constants),
-        ("rmsnorm_mx", cut, constants, strides, traits),
+        ("rmsnorm_mx", cut, constants, strides, traits, rows >> 31),
         x.device,
         num_warps=cut.num_warps,
     )

@@ -52,6 +52,11 @@ class CastSpec:
         return self.exponent_bits == 0
 
     @property
+    def far(self) -> float:
+        """Beyond any element, and finite when multiplied by the reciprocal of a scale."""
+        return 2.0**100 if self.emax < 99 else 2.0**126
+
+    @property
     def is_floating_scale(self) -> bool:
         """Whether the scale has a mantissa, so that no rule chooses it."""
         return self.rule == FLOATING_SCALE

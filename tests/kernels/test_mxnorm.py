@@ -22,6 +22,7 @@ OTHERS = [
     BlockFormat(formats.ElementFormat(4, 0), 8),
 ]
 _real_empty = torch.empty
+_real_empty_strided = torch.empty_strided
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,13 @@ def poisoned(monkeypatch):
             255 if kwargs.get("dtype") == torch.uint8 else math.nan
         )
 
+    def empty_strided(*args, **kwargs):
+        return _real_empty_strided(*args, **kwargs).fill_(
+            255 if kwargs.get("dtype") == torch.uint8 else math.nan
+        )
+
     monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(torch, "empty_strided", empty_strided)
 
 
 def run(x, device, backend, *, weights=None, residual=None, **options):

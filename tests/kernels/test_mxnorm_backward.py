@@ -282,6 +282,37 @@ def test_the_residual_gradient_is_added_in_float32(backend, device):
     assert same_bits(fused, (wide + other).bfloat16())
 
 
+@pytest.mark.parametrize("case", ["strided", "expanded"])
+def test_rho_may_be_a_view_of_any_stride(case, backend, device):
+    x, dy = (rows_of((4, 96), seed=s, device=device) for s in (50, 51))
+    pairs = torch.tensor([[0.5, 9.0], [0.25, 9.0], [1.5, 9.0], [2.0, 9.0]], device=device)
+    rho = pairs[:, 0] if case == "strided" else pairs[:1, 0].expand(4)
+    got = mxnorm_backward(dy, x, rho, c=C, backend=backend)
+    assert same_bits(got, mxnorm_backward(dy, x, rho.clone(), c=C, backend=backend))
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, 0.5])
+def test_a_block_of_zeros_has_no_part_in_a_row_that_overflows(p, backend, device):
+    x, dy = torch.ones(1, 64, device=device), torch.full((1, 64), 3e37, device=device)
+    x[:, 32:] = 0.0
+    rho = torch.full((1,), 0.5, device=device)
+    # s/(Kc²) is 4.8e44, beyond float32; the zeros' gradient is ρ̃·dy all the same.
+    got = mxnorm_backward(dy, x, rho, p=p, c=1e-3, backend=backend)
+    assert (got[:, 32:] == 0.5 * dy[:, 32:]).all()
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, 0.5])
+def test_blocks_that_vanish_in_the_output_are_alike_in_both(p, device):
+    x, dy = (rows_of((2, 64), seed=s, device=device) for s in (52, 53))
+    x[:, 32:] = 2.0**-149
+    rho = torch.full((2,), 0.05, device=device)
+    one, other = (
+        mxnorm_backward(dy, x, rho, p=p, c=C, backend=name) for name in ("triton", "torch")
+    )
+    # Powers by two libraries' log2 and exp2: the last bits.
+    torch.testing.assert_close(one, other, rtol=3e-7, atol=0.0)
+
+
 def test_no_rows_one_row_more_axes_and_strides(backend, device):
     x, dy = (rows_of((2, 3, 128), seed=s, device=device) for s in (30, 31))
     rho = rho_of(x, c=C)
@@ -301,16 +332,20 @@ def test_no_rows_one_row_more_axes_and_strides(backend, device):
 
 
 def test_outputs_are_fully_written(monkeypatch, device):
-    def poisoned(like, **kwargs):
-        return torch.full(like.shape, math.nan, dtype=like.dtype, device=like.device)
+    real, made = torch.empty_strided, []
+
+    def poisoned(*args, **kwargs):
+        made.append(real(*args, **kwargs).fill_(math.nan))
+        return made[-1]
 
     for hidden_size in (48, 416):
         x, dy = (rows_of((3, hidden_size), torch.bfloat16, s, device) for s in (32, 33))
         rho = rho_of(x, c=C)
         with monkeypatch.context() as patch:
-            patch.setattr("mxstats.kernels.mxnorm_backward_triton.torch.empty_like", poisoned)
+            patch.setattr(torch, "empty_strided", poisoned)
             cut = Config(rows=2, tile=128, num_warps=1)
             got = launch(dy, x, rho, 2.0, C, None, 32, None, cut)
+        assert got is made[-1]
         assert got.isfinite().all()
 
 
@@ -423,7 +458,9 @@ def plain_gradients(device):
         ({"rho": 0.5}, TypeError, "rho must be a float32 tensor, got float"),
         ({"rho": torch.zeros(2, 1)}, ValueError, "rho has shape (2, 1); (2,) is needed"),
         ({"d_residual": torch.zeros(2, 32)}, ValueError, "d_residual has shape (2, 32)"),
-        ({"p": 0.0}, ValueError, "p=0.0: must be"),
+        ({"p": 0.0}, ValueError, "p=0: must be from 1/1024"),
+        ({"p": 1e-6}, ValueError, "p=1e-06: must be from 1/1024"),
+        ({"c": 1e-50}, ValueError, "c=1e-50: must be a finite float32"),
         ({"p": math.nan}, ValueError, "p=nan"),
         ({"c": 0.0}, ValueError, "c=0.0: must be"),
         ({"c": math.inf}, ValueError, "c=inf: must be"),

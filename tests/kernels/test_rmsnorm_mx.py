@@ -85,11 +85,13 @@ def test_every_dtype_and_hidden_size(hidden_size, dtype, backend, device):
 @pytest.fixture(params=["held", "read twice"])
 def passes(request, monkeypatch):
     """Rows as the kernels hold them, and as they read those that are too long: here, above 64."""
+    rmsnorm_mx_triton._config.cache_clear()
     rmsnorm_mx_backward_triton._plan.cache_clear()
     if request.param != "held":
         monkeypatch.setattr(rmsnorm_mx_triton, "LONGEST_IN_REGISTERS", 64)
         monkeypatch.setattr(rmsnorm_mx_backward_triton, "_RESIDENT", 64)
     yield
+    rmsnorm_mx_triton._config.cache_clear()
     rmsnorm_mx_backward_triton._plan.cache_clear()
 
 
@@ -390,3 +392,17 @@ def test_more_elements_than_an_int32_counts(device):
     tail = rmsnorm_mx(x[-8:].cpu(), gamma.cpu(), backend="torch")
     assert torch.equal(made.codes[-8:].cpu(), tail.codes)
     assert torch.equal(made.scales[-8:].cpu(), tail.scales)
+
+
+def test_rho_may_be_a_view_of_any_stride(backend, device):
+    x, dy = (
+        to_torch(np.random.default_rng(s).standard_normal((4, 96)).astype(np.float32), device)
+        for s in (7, 8)
+    )
+    gamma = torch.ones(96, device=device)
+    pairs = torch.tensor([[0.5, 9.0], [0.25, 9.0], [1.5, 9.0], [2.0, 9.0]], device=device)
+    for rho in (pairs[:, 0], pairs[:1, 0].expand(4)):
+        got = rmsnorm_mx_backward(dy, x, rho, gamma, backend=backend)
+        wanted = rmsnorm_mx_backward(dy, x, rho.clone(), gamma, backend=backend)
+        for one, other in zip(got, wanted, strict=True):
+            assert torch.equal(one, other)
