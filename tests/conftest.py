@@ -11,6 +11,17 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
+def pytest_collection_modifyitems(items):
+    of_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if not of_gpu:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in of_gpu:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
 @pytest.fixture(scope="session")
 def smollm2_and_noise():
     """SmolLM2, its tokenizer, and what loading them wrote to stderr."""

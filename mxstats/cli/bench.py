@@ -38,7 +38,7 @@ def run(
     case: Annotated[
         list[str],
         typer.Option("--case", help="A case, or usual, forward, backward, all; repeat for more."),
-    ] = ["usual"],  # noqa: B006 (typer reads it)
+    ] = ["usual"],
     what: Annotated[
         What, typer.Option("--what", help="Kernels, launch overhead, or a Llama 3 8B layer.")
     ] = What.KERNELS,

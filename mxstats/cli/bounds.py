@@ -9,7 +9,7 @@ from mxstats.cli.output import print_json, print_table
 
 def run(
     dist: options.Dist = "gaussian",
-    p: options.Ps = [1.0, 2.0],  # noqa: B006 (typer reads it)
+    p: options.Ps = [1.0, 2.0],
     block_size: options.BlockSize = 32,
     hidden_size: options.HiddenSize = 4096,
     json: options.Json = False,

@@ -11,11 +11,11 @@ from mxstats.cli.output import print_json, print_table, warn_few_blocks
 
 def run(
     dist: options.Dist = "gaussian",
-    p: options.Ps = [1.0, 2.0],  # noqa: B006 (typer reads it)
+    p: options.Ps = [1.0, 2.0],
     block_size: options.BlockSize = 32,
     hidden_size: Annotated[
         list[int], typer.Option("--hidden-size", "-D", help="Elements a row; repeat for more.")
-    ] = [1024, 4096, 16384],  # noqa: B006
+    ] = [1024, 4096, 16384],
     json: options.Json = False,
 ) -> None:
     """√V, bias and the spread of R = RMS/estimate at hidden sizes, to leading order in 1/K."""

@@ -10,7 +10,7 @@ from mxstats.cli.output import print_json, print_table, progress, records
 
 def run(
     dist: options.Dist = "gaussian",
-    p: options.Ps = [1.0, 2.0],  # noqa: B006 (typer reads it)
+    p: options.Ps = [1.0, 2.0],
     block_size: options.BlockSize = 32,
     hidden_size: options.HiddenSize = 4096,
     rows: Annotated[int, typer.Option("--rows", help="Rows to draw.")] = 10_000,

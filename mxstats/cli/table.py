@@ -21,9 +21,9 @@ class Format(StrEnum):
 
 
 def run(
-    dist: options.Dists = ["gaussian", "laplace", "student-t:5"],  # noqa: B006 (typer reads it)
-    p: options.Ps = [1.0, 2.0],  # noqa: B006
-    block_size: options.BlockSizes = [16, 32, 64, 128],  # noqa: B006
+    dist: options.Dists = ["gaussian", "laplace", "student-t:5"],
+    p: options.Ps = [1.0, 2.0],
+    block_size: options.BlockSizes = [16, 32, 64, 128],
     format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.MARKDOWN,
     json: options.Json = False,
 ) -> None:

@@ -14,7 +14,7 @@ def run(
     store: Annotated[
         Path | None, typer.Argument(help="A store made by capture; the bundled sample when none.")
     ] = None,
-    p: options.Ps = [1.0, 2.0],  # noqa: B006 (typer reads it)
+    p: options.Ps = [1.0, 2.0],
     block_size: options.BlockSize = 32,
     dist: options.Dist = "gaussian",
     json: options.Json = False,

@@ -11,6 +11,9 @@ MAX_HIDDEN_SIZE = 65_536
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LAYOUTS = ("rows", "blocked")
 
+# The normal numbers of float32.
+_SMALLEST, LARGEST = 2.0**-126, torch.finfo(torch.float32).max
+
 
 # Formats are frozen: a traced function takes what is read off one for a constant.
 @torch.compiler.assume_constant_result
@@ -106,11 +109,11 @@ def on_device(value: torch.Tensor, name: str, x: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def positive(value: float, name: str) -> float:
-    """Return a number as a float; ValueError unless it is a normal float32 above 0."""
-    number, range_of = float(value), torch.finfo(torch.float32)
-    if not range_of.tiny <= number <= range_of.max:
-        raise ValueError(f"{name}={value}: must be a finite number above 0, in float32 too")
+def check_number(value: float, name: str, least: float = _SMALLEST) -> float:
+    """Return a number as a float; ValueError unless it is from ``least`` to float32's largest."""
+    number = float(value)
+    if not least <= number <= LARGEST:
+        raise ValueError(f"{name}={value}: must be a finite float32 above 0, at least {least:.8g}")
     return number
 
 

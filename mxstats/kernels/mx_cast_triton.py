@@ -18,6 +18,7 @@ from mxstats.kernels.cast_jit import (
 )
 from mxstats.kernels.launching import start, trait
 from mxstats.kernels.spec import CastSpec
+from mxstats.kernels.tiling import power_of_two
 
 # Elements of a program's tile: 32 a thread of 4 warps.
 _TILE = 4096
@@ -45,8 +46,8 @@ def launch(
     )
     tall, wide = _cover(spec, rows, columns, axis, blocked)
     group = max(1, _TILE // (block_rows * block_columns))
-    across = min(_power_of_two(wide), 4 if down_columns and along_rows else 128, group)
-    down = min(_power_of_two(tall), max(1, group // across))
+    across = min(power_of_two(wide), 4 if down_columns and along_rows else 128, group)
+    down = min(power_of_two(tall), max(1, group // across))
     tiles_across = -(-wide // across)
     stride = x.stride(0)
     constants = (
@@ -146,7 +147,3 @@ def _cover(spec: CastSpec, rows: int, columns: int, axis: str, blocked: bool) ->
     tall = rows if axis == "rows" else spec.n_blocks(rows)
     wide = columns if axis == "columns" else spec.n_blocks(columns)
     return tall, wide
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()

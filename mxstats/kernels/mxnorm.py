@@ -19,6 +19,8 @@ import torch
 from mxstats.formats import MXFP8_E4M3, BlockFormat, ScaleRule
 from mxstats.kernels.arguments import (
     as_rows,
+    check_number,
+    constant_spec,
     is_blocked,
     same_rows,
     scales_shape,
@@ -27,14 +29,13 @@ from mxstats.kernels.arguments import (
 from mxstats.kernels.backend import resolve
 from mxstats.kernels.mxnorm_arguments import (
     check_constant,
-    check_number,
     check_scale_tensor,
     float32,
     least_weight,
     scale_of_bound,
 )
 from mxstats.kernels.mxnorm_torch import mxnorm_torch
-from mxstats.kernels.spec import cast_spec, from_key
+from mxstats.kernels.spec import from_key
 
 ESTIMATES = ("absmax", "scales")
 
@@ -122,8 +123,9 @@ def mxnorm(
         for a floating scale; a tensor scale for a format that has none.
     """
     rows = as_rows(x)
-    key, block_size, least_tensor_scale = _format(fmt, scale_rule)
-    n_blocks = -(-rows.shape[1] // block_size)
+    spec = constant_spec(fmt, scale_rule)
+    n_blocks = spec.n_blocks(rows.shape[1])
+    least_tensor_scale = spec.least_tensor_scale if spec.has_tensor_scale else None
     p, c = check_constant(p, c, weights)
     if weights is not None:
         weights = vector(weights, "weights", n_blocks, x)
@@ -151,7 +153,7 @@ def mxnorm(
         rows,
         residual,
         weights,
-        key,
+        spec.key,
         p,
         c,
         eps,
@@ -231,13 +233,3 @@ def _(
         x.new_empty((rows,), dtype=torch.float32),
     ]
     return outputs if residual is None else [*outputs, x.new_empty((rows, hidden_size))]
-
-
-# Formats are frozen: a traced function takes what is read off one for a constant.
-@torch.compiler.assume_constant_result
-def _format(
-    fmt: BlockFormat | str, scale_rule: ScaleRule | str | None
-) -> tuple[str, int, float | None]:
-    """The key, the block size, and the least tensor scale, None where the format has none."""
-    spec = cast_spec(fmt, scale_rule)
-    return spec.key, spec.block_size, spec.least_tensor_scale if spec.has_tensor_scale else None

@@ -8,13 +8,12 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from mxstats.formats import BlockFormat
-from mxstats.kernels.arguments import on_device, vector
+from mxstats.kernels.arguments import LARGEST, check_number, on_device, vector
 from mxstats.kernels.spec import CastSpec, cast_spec
 
 # The powers whose mean float64 holds to the last bit of a float32: roots and powers beyond them
 # magnify its rounding.
 _LOWEST_P, _HIGHEST_P = 2.0**-10, 2.0**10
-_SMALLEST, _LARGEST = 2.0**-126, torch.finfo(torch.float32).max
 # weights -> (version of their values, the least of them)
 _known: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
@@ -64,14 +63,6 @@ def check_constant(p: float, c: float | None, weights: Any) -> tuple[float, floa
     return p, None
 
 
-def check_number(value: float, name: str, least: float = _SMALLEST) -> float:
-    """Return a number as a float; ValueError unless it is from ``least`` to float32's largest."""
-    number = float(value)
-    if not least <= number <= _LARGEST:
-        raise ValueError(f"{name}={value}: must be a finite float32 above 0, at least {least:.8g}")
-    return number
-
-
 def check_scale_tensor(value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return a tensor of one float32 on the device of x as a scalar, else raise ValueError."""
     if value.numel() != 1 or value.dtype != torch.float32:
@@ -94,8 +85,8 @@ def least_weight(weights: torch.Tensor) -> float:
         return known[1]
     values = weights.detach().float()
     least, largest = (float(v) for v in torch.aminmax(values))
-    if not (least > 0.0 and largest <= _LARGEST):
-        at = int(torch.nonzero(~((values > 0.0) & (values <= _LARGEST)))[0])
+    if not (least > 0.0 and largest <= LARGEST):
+        at = int(torch.nonzero(~((values > 0.0) & (values <= LARGEST)))[0])
         raise ValueError(
             f"weights[{at}]={float(values[at]):g}: every weight must be above 0 and finite"
         )
@@ -113,7 +104,7 @@ def scale_of_bound(
         bound = float32(c) * n_blocks ** (1.0 / p)
     else:
         bound = math.inf
-    if bound > _LARGEST:
+    if bound > LARGEST:
         raise ValueError("tensor_scale=None: needed, the output's bound is beyond float32")
     return max(float32(bound / (spec.largest * spec.scale_largest)), spec.least_tensor_scale)
 

@@ -21,8 +21,9 @@ import triton.language as tl
 
 from mxstats.kernels.arguments import row_chunks
 from mxstats.kernels.backend import INTERPRETED
-from mxstats.kernels.cast_jit import to_float32
+from mxstats.kernels.cast_jit import round_to, to_float32
 from mxstats.kernels.launching import empty_like_rows, start, trait
+from mxstats.kernels.tiling import power_of_two
 
 # A row of up to this many elements stays in registers between its sum and its gradient.
 LONGEST_IN_REGISTERS = 16_384
@@ -57,12 +58,12 @@ class Config:
 @cache
 def config(hidden_size: int, block_size: int) -> Config:
     """Return the cut for rows of this length: about 32 elements a thread, 8 of them a tile."""
-    block = _power_of_two(min(block_size, hidden_size))
+    block = power_of_two(min(block_size, hidden_size))
     if hidden_size > LONGEST_IN_REGISTERS:
         return Config(rows=1, tile=max(block, _STREAMED_TILE), num_warps=16, keep="nothing")
     tiles, blocks = row_chunks(-(-hidden_size // block_size))
     tile = blocks * block
-    width = _power_of_two(tiles * tile)
+    width = power_of_two(tiles * tile)
     # Rows of few or small tiles go together.
     rows = max(1, min(1024 // tile, 8192 // width))
     num_warps = max(1, min(16, max(4, rows * width // 1024), rows * tile // 128))
@@ -94,7 +95,7 @@ def launch(
         x.stride(0),
         0 if d_residual is None else d_residual.stride(0),
     )
-    block = _power_of_two(block_size)
+    block = power_of_two(block_size)
     constants = (
         p,
         hidden_size,
@@ -122,11 +123,6 @@ def launch(
     return dx
 
 
-def _power_of_two(n: int) -> int:
-    """Smallest power of two not below n."""
-    return 1 << (n - 1).bit_length()
-
-
 @triton.jit
 def _widened(x, ASSEMBLY: tl.constexpr):
     """The float32 of a tile.
@@ -145,19 +141,6 @@ def _widened(x, ASSEMBLY: tl.constexpr):
     else:
         wide = to_float32(x)
     return wide
-
-
-@triton.jit
-def _narrowed(v, DTYPE: tl.constexpr, ASSEMBLY: tl.constexpr):
-    """A float32 tile rounded to nearest even; by its bits where the interpreter would truncate."""
-    if not ASSEMBLY and DTYPE == tl.bfloat16:  # noqa: SIM300
-        bits = v.to(tl.int32, bitcast=True)
-        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-        rounded = tl.where((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FC0, rounded)
-        narrow = rounded.to(tl.int16).to(tl.bfloat16, bitcast=True)
-    else:
-        narrow = v.to(DTYPE)
-    return narrow
 
 
 @triton.jit
@@ -308,5 +291,5 @@ def _kernel(
         if residual_ptr is not None:
             other = tl.load(residual_ptr + row * residual_stride + at, mask=mask, other=0.0)
             dx += _widened(other, ASSEMBLY)
-        dx = _narrowed(dx, dx_ptr.dtype.element_ty, ASSEMBLY)
+        dx = round_to(dx, dx_ptr.dtype.element_ty, ASSEMBLY)
         tl.store(dx_ptr + row * D + at, dx, mask=mask, cache_modifier=STORE)

@@ -19,10 +19,10 @@ from mxstats.formats import MXFP8_E4M3, BlockFormat, ScaleRule
 from mxstats.kernels import cast_torch
 from mxstats.kernels.arguments import (
     as_rows,
+    check_number,
     constant_spec,
     given_tensor_scale,
     is_blocked,
-    positive,
     same_rows,
     scales_shape,
     vector,
@@ -92,7 +92,7 @@ def rmsnorm_mx(
     rows = as_rows(x)
     chosen = resolve(backend, rows)
     weights = vector(gamma, "gamma", x.shape[-1], x)
-    eps = positive(eps, "eps")
+    eps = check_number(eps, "eps")
     added = None
     if residual is not None:
         added = same_rows(residual, "residual", x)

@@ -55,19 +55,19 @@ def config(hidden_size: int, block_size: int, itemsize: int) -> Config:
     tiles, blocks = row_chunks(n_blocks, most=min(_MOST_TILES, -(-n_blocks * width // least)))
     if tiles == 1 and blocks > 1 and blocks * width >= _LONG_TILE:
         tiles, blocks = 2, blocks // 2
-    rows = max(1, min(32, _WARP_ELEMENTS // _power_of_two(tiles * blocks * width)))
+    rows = max(1, min(32, _WARP_ELEMENTS // power_of_two(tiles * blocks * width)))
     held, tile = rows * tiles * blocks * width, rows * blocks * width
     few = _FEW_WARPS if held * itemsize <= _FEW_WARPS_BYTES else 2 * _FEW_WARPS
     most = min(few, held // _WARP_ELEMENTS, tile * itemsize // _WARP_BYTES)
     # The power of two not above it.
-    return Config(rows, blocks, num_warps=_power_of_two(max(1, most) // 2 + 1))
+    return Config(rows, blocks, num_warps=power_of_two(max(1, most) // 2 + 1))
 
 
 def padded_width(hidden_size: int, block_size: int) -> int:
     """Width of a block in a tile, a power of two; a block longer than the row is cut to the row."""
-    return _power_of_two(min(block_size, hidden_size))
+    return power_of_two(min(block_size, hidden_size))
 
 
-def _power_of_two(n: int) -> int:
+def power_of_two(n: int) -> int:
     """Smallest power of two not below n."""
     return 1 << (n - 1).bit_length()

@@ -16,7 +16,6 @@ from mxstats.measure.speed import baselines, copying, timing, traffic  # noqa: E
 from mxstats.measure.speed.cases import CASES, LIGER, chosen, gamma, inputs  # noqa: E402
 
 DEVICE = torch.device("cuda" if HAS_CUDA else "cpu")
-gpu = [pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")]
 
 
 def rows_of_all_kinds(low, high):
@@ -249,13 +248,7 @@ def test_the_rotary_embedding_turns_pairs():
     )
 
 
-def on_gpu(function):
-    for mark in gpu:
-        function = mark(function)
-    return function
-
-
-@on_gpu
+@pytest.mark.gpu
 def test_a_shape_is_measured_whole():
     from mxstats.measure.speed.comparison import compare
     from mxstats.measure.speed.kernel_times import measure_kernels
@@ -268,7 +261,7 @@ def test_a_shape_is_measured_whole():
     assert found["share_of_copy"].min() > 0.01
 
 
-@on_gpu
+@pytest.mark.gpu
 def test_launchers_allocate_their_outputs_alone():
     from mxstats.measure.speed.overhead import measure_overhead
 
@@ -277,7 +270,7 @@ def test_launchers_allocate_their_outputs_alone():
     assert (launchers["allocations"] == launchers["outputs"]).all()
 
 
-@on_gpu
+@pytest.mark.gpu
 def test_compiled_baselines_give_the_plain_bytes():
     given, g = inputs(64, 1024, DEVICE, 0), gamma(1024, DEVICE)
     y = baselines.rmsnorm_rounded(given.x, g)

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
+from torch.nn import functional
 
 BLOCK_SIZE = 32
 _LARGEST = 448.0
@@ -62,7 +62,7 @@ def rmsnorm_backward(
 def swiglu_mx(gate_up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return codes and scales of silu(gate)·up; gate_up [N, 2·D]."""
     gate, up = gate_up.float().chunk(2, dim=-1)
-    return mx_cast(F.silu(gate) * up)
+    return mx_cast(functional.silu(gate) * up)
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mxstats.kernels.mx_cast import mx_cast
@@ -128,7 +128,7 @@ def _attention(device: torch.device) -> list[Part]:
 
     def call(given: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> torch.Tensor:
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            return F.scaled_dot_product_attention(*given, is_causal=True, enable_gqa=True)
+            return functional.scaled_dot_product_attention(*given, is_causal=True, enable_gqa=True)
 
     return [Part("attention", "attention", "flash", 1, call, list(zip(q, k, v, strict=True)))]
 
