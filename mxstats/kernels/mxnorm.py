@@ -20,7 +20,6 @@ from mxstats.formats import MXFP8_E4M3, BlockFormat, ScaleRule
 from mxstats.kernels.arguments import (
     as_rows,
     check_number,
-    constant_spec,
     is_blocked,
     same_rows,
     scales_shape,
@@ -35,7 +34,7 @@ from mxstats.kernels.mxnorm_arguments import (
     scale_of_bound,
 )
 from mxstats.kernels.mxnorm_torch import mxnorm_torch
-from mxstats.kernels.spec import from_key
+from mxstats.kernels.spec import cast_spec, from_key
 
 ESTIMATES = ("absmax", "scales")
 
@@ -123,9 +122,8 @@ def mxnorm(
         for a floating scale; a tensor scale for a format that has none.
     """
     rows = as_rows(x)
-    spec = constant_spec(fmt, scale_rule)
-    n_blocks = spec.n_blocks(rows.shape[1])
-    least_tensor_scale = spec.least_tensor_scale if spec.has_tensor_scale else None
+    key, block_size, least_tensor_scale = _format(fmt, scale_rule)
+    n_blocks = -(-rows.shape[1] // block_size)
     p, c = check_constant(p, c, weights)
     if weights is not None:
         weights = vector(weights, "weights", n_blocks, x)
@@ -153,7 +151,7 @@ def mxnorm(
         rows,
         residual,
         weights,
-        spec.key,
+        key,
         p,
         c,
         eps,
@@ -233,3 +231,14 @@ def _(
         x.new_empty((rows,), dtype=torch.float32),
     ]
     return outputs if residual is None else [*outputs, x.new_empty((rows, hidden_size))]
+
+
+# Formats are frozen: a traced function takes what is read off one for a constant. Plain numbers,
+# because it cannot call the methods of a value that it was given so.
+@torch.compiler.assume_constant_result
+def _format(
+    fmt: BlockFormat | str, scale_rule: ScaleRule | str | None
+) -> tuple[str, int, float | None]:
+    """The key, the block size, and the least tensor scale, None where the format has none."""
+    spec = cast_spec(fmt, scale_rule)
+    return spec.key, spec.block_size, spec.least_tensor_scale if spec.has_tensor_scale else None
