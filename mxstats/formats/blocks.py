@@ -1,7 +1,8 @@
 """Block formats: elements that share a scale. The OCP MX formats and NVFP4 as values."""
 
+from ast import literal_eval
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 
 from mxstats.formats.elements import E2M1, E2M3, E3M2, E4M3, E5M2, INT8, ElementFormat
 from mxstats.formats.packing import integer
@@ -36,6 +37,8 @@ class BlockFormat:
     scale: ScaleFormat = E8M0
     tensor_scale: bool = False
     name: str = ""
+    key: str = field(init=False, repr=False, compare=False)
+    """All of it as one string, from which :func:`format_of_key` makes the format again."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.element, ElementFormat):
@@ -49,6 +52,9 @@ class BlockFormat:
             raise ValueError("tensor_scale=True: power-of-two scales have the range and take none")
         if not self.name:
             object.__setattr__(self, "name", self._made_name)
+        parts = (astuple(self.element), astuple(self.scale))
+        own = (self.block_size, self.tensor_scale, self.name)
+        object.__setattr__(self, "key", repr((*parts, *own)))
 
     def with_block_size(self, block_size: int) -> "BlockFormat":
         """Return the same format with other blocks; ValueError below 1, TypeError if no integer.
@@ -102,6 +108,17 @@ def block_format(fmt: BlockFormat | str) -> BlockFormat:
     if found is None:
         raise ValueError(f"fmt={fmt!r} is unknown; known are {', '.join(FORMATS)}")
     return found
+
+
+def format_of_key(key: str) -> BlockFormat:
+    """Return the format whose :attr:`BlockFormat.key` is given; ValueError for any other string."""
+    try:
+        element, scale, block_size, tensor_scale, name = literal_eval(key)
+        return BlockFormat(
+            ElementFormat(*element), block_size, ScaleFormat(*scale), tensor_scale, name
+        )
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise ValueError(f"key={key!r} is not that of a block format: {error}") from None
 
 
 def block_formats(

@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from mxstats.formats import BlockFormat, ScaleRule
-from mxstats.kernels.spec import CastSpec, cast_spec
+from mxstats.kernels.traced import FormatNumbers
 
 MAX_HIDDEN_SIZE = 65_536
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -13,13 +12,6 @@ LAYOUTS = ("rows", "blocked")
 
 # The normal numbers of float32.
 _SMALLEST, LARGEST = 2.0**-126, torch.finfo(torch.float32).max
-
-
-# Formats are frozen: a traced function takes what is read off one for a constant.
-@torch.compiler.assume_constant_result
-def constant_spec(fmt: BlockFormat | str, scale_rule: ScaleRule | str | None) -> CastSpec:
-    """Return :func:`mxstats.kernels.spec.cast_spec`, also where torch traces the call."""
-    return cast_spec(fmt, scale_rule)
 
 
 def as_rows(x: torch.Tensor, name: str = "x") -> torch.Tensor:
@@ -118,7 +110,7 @@ def check_number(value: float, name: str, least: float = _SMALLEST) -> float:
 
 
 def given_tensor_scale(
-    value: float | torch.Tensor, spec: CastSpec, x: torch.Tensor
+    value: float | torch.Tensor, numbers: FormatNumbers, x: torch.Tensor
 ) -> torch.Tensor:
     """Return a tensor scale g that was given as a float32 scalar on the device of x.
 
@@ -130,7 +122,7 @@ def given_tensor_scale(
         A format without one; a number that is not finite in float32 or too small; a tensor that
         is not one float32 on the device of x.
     """
-    if not spec.has_tensor_scale:
+    if not numbers.has_tensor_scale:
         raise ValueError(f"tensor_scale={value}: the format has none")
     if isinstance(value, torch.Tensor):
         if value.numel() != 1 or value.dtype != torch.float32:
@@ -139,10 +131,9 @@ def given_tensor_scale(
                 f"is needed"
             )
         return on_device(value.reshape(()), "tensor_scale", x)
-    if not spec.least_tensor_scale <= value <= torch.finfo(torch.float32).max:
-        raise ValueError(
-            f"tensor_scale={value}: must be a finite float32, at least {spec.least_tensor_scale:g}"
-        )
+    least = numbers.least_tensor_scale
+    if not least <= value <= torch.finfo(torch.float32).max:
+        raise ValueError(f"tensor_scale={value}: must be a finite float32, at least {least:g}")
     return torch.full((), value, dtype=torch.float32, device=x.device)
 
 

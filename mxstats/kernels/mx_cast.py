@@ -17,13 +17,13 @@ from mxstats.formats import MXFP8_E4M3, BlockFormat, ScaleRule
 from mxstats.kernels import cast_torch
 from mxstats.kernels.arguments import (
     as_rows,
-    constant_spec,
     given_tensor_scale,
     is_blocked,
     scales_shape,
 )
 from mxstats.kernels.backend import resolve
 from mxstats.kernels.spec import CastSpec, from_key
+from mxstats.kernels.traced import FormatNumbers, format_numbers
 
 AXES = ("rows", "columns", "both")
 
@@ -86,7 +86,7 @@ def mx_cast(
         Unknown format, rule, axis, layout or backend; shape or strides of x; a tensor scale for a
         format without one or out of range.
     """
-    spec = constant_spec(fmt, scale_rule)
+    numbers = format_numbers(fmt, scale_rule)
     if axis not in AXES:
         raise ValueError(f"axis={axis!r} is unknown; known are {', '.join(AXES)}")
     blocked = is_blocked(scale_layout)
@@ -94,10 +94,10 @@ def mx_cast(
     chosen = resolve(backend, matrix)
     g = None
     if tensor_scale is not None:
-        g = given_tensor_scale(tensor_scale, spec, x)
-    elif spec.has_tensor_scale:
-        g = tensor_scale_of(matrix, spec)
-    outputs = _mx_cast(matrix, spec.key, axis, g, blocked, chosen)
+        g = given_tensor_scale(tensor_scale, numbers, x)
+    elif numbers.has_tensor_scale:
+        g = tensor_scale_of(matrix, numbers)
+    outputs = _mx_cast(matrix, numbers.key, axis, g, blocked, chosen)
     codes = [value.view(x.shape) for value in outputs[::2]]
     scales = list(outputs[1::2])
     if axis != "columns" and not blocked:
@@ -107,15 +107,15 @@ def mx_cast(
     return MXCastOutput(codes[0], scales[0], None, None, g)
 
 
-def tensor_scale_of(x: torch.Tensor, spec: CastSpec) -> torch.Tensor:
+def tensor_scale_of(x: torch.Tensor, numbers: FormatNumbers) -> torch.Tensor:
     """Return g = max(amax/(largest element · largest scale), least) over the finite values of x."""
     if x.numel() == 0:
         return torch.ones((), dtype=torch.float32, device=x.device)
     low, high = torch.where(x.isfinite(), x, 0.0).aminmax()
     amax = torch.maximum(high, -low).float()
     # A tensor, since a Python number would not be divided by as a float32 everywhere.
-    top = torch.full_like(amax, spec.largest * spec.scale_largest)
-    return torch.where(amax == 0.0, 1.0, (amax / top).clamp(min=spec.least_tensor_scale))
+    top = torch.full_like(amax, numbers.largest)
+    return torch.where(amax == 0.0, 1.0, (amax / top).clamp(min=numbers.least_tensor_scale))
 
 
 @torch.library.custom_op("mxstats::mx_cast", mutates_args=())

@@ -34,7 +34,8 @@ from mxstats.kernels.mxnorm_arguments import (
     scale_of_bound,
 )
 from mxstats.kernels.mxnorm_torch import mxnorm_torch
-from mxstats.kernels.spec import cast_spec, from_key
+from mxstats.kernels.spec import from_key
+from mxstats.kernels.traced import format_numbers
 
 ESTIMATES = ("absmax", "scales")
 
@@ -122,8 +123,8 @@ def mxnorm(
         for a floating scale; a tensor scale for a format that has none.
     """
     rows = as_rows(x)
-    key, block_size, least_tensor_scale = _format(fmt, scale_rule)
-    n_blocks = -(-rows.shape[1] // block_size)
+    numbers = format_numbers(fmt, scale_rule)
+    n_blocks = -(-rows.shape[1] // numbers.block_size)
     p, c = check_constant(p, c, weights)
     if weights is not None:
         weights = vector(weights, "weights", n_blocks, x)
@@ -138,20 +139,20 @@ def mxnorm(
         )
     given_scale = None
     if tensor_scale is None:
-        if least_tensor_scale is not None and estimate_from == "scales":
+        if numbers.has_tensor_scale and estimate_from == "scales":
             raise ValueError("tensor_scale=None: needed where estimate_from='scales' and x has one")
     else:
-        if least_tensor_scale is None:
+        if not numbers.has_tensor_scale:
             raise ValueError(f"tensor_scale={tensor_scale}: the format has none")
         if isinstance(tensor_scale, torch.Tensor):
             given_scale, tensor_scale = check_scale_tensor(tensor_scale, x), None
         else:
-            tensor_scale = check_number(tensor_scale, "tensor_scale", least_tensor_scale)
+            tensor_scale = check_number(tensor_scale, "tensor_scale", numbers.least_tensor_scale)
     outputs = mxnorm_op(
         rows,
         residual,
         weights,
-        key,
+        numbers.key,
         p,
         c,
         eps,
@@ -231,14 +232,3 @@ def _(
         x.new_empty((rows,), dtype=torch.float32),
     ]
     return outputs if residual is None else [*outputs, x.new_empty((rows, hidden_size))]
-
-
-# Formats are frozen: a traced function takes what is read off one for a constant. Plain numbers,
-# because it cannot call the methods of a value that it was given so.
-@torch.compiler.assume_constant_result
-def _format(
-    fmt: BlockFormat | str, scale_rule: ScaleRule | str | None
-) -> tuple[str, int, float | None]:
-    """The key, the block size, and the least tensor scale, None where the format has none."""
-    spec = cast_spec(fmt, scale_rule)
-    return spec.key, spec.block_size, spec.least_tensor_scale if spec.has_tensor_scale else None

@@ -20,7 +20,6 @@ from mxstats.kernels import cast_torch
 from mxstats.kernels.arguments import (
     as_rows,
     check_number,
-    constant_spec,
     given_tensor_scale,
     is_blocked,
     same_rows,
@@ -29,6 +28,7 @@ from mxstats.kernels.arguments import (
 )
 from mxstats.kernels.backend import resolve
 from mxstats.kernels.spec import CastSpec, from_key
+from mxstats.kernels.traced import FormatNumbers, format_numbers
 
 
 class RMSNormMXOutput(NamedTuple):
@@ -87,7 +87,7 @@ def rmsnorm_mx(
         Unknown format, rule, layout or backend; shape, strides or device of a tensor; ε not above
         0; a tensor scale for a format without one or out of range.
     """
-    spec = constant_spec(fmt, scale_rule)
+    numbers = format_numbers(fmt, scale_rule)
     blocked = is_blocked(scale_layout)
     rows = as_rows(x)
     chosen = resolve(backend, rows)
@@ -100,11 +100,11 @@ def rmsnorm_mx(
             raise TypeError(f"residual has dtype {residual.dtype}; that of x is {x.dtype}")
     g = None
     if tensor_scale is not None:
-        g = given_tensor_scale(tensor_scale, spec, x)
-    elif spec.has_tensor_scale:
-        g = bounding_tensor_scale(weights, spec)
+        g = given_tensor_scale(tensor_scale, numbers, x)
+    elif numbers.has_tensor_scale:
+        g = bounding_tensor_scale(weights, numbers)
     codes, scales, rho, *total = _rmsnorm_mx(
-        rows, weights, added, g, spec.key, eps, blocked, chosen
+        rows, weights, added, g, numbers.key, eps, blocked, chosen
     )
     return RMSNormMXOutput(
         codes.view(x.shape),
@@ -115,11 +115,11 @@ def rmsnorm_mx(
     )
 
 
-def bounding_tensor_scale(gamma: torch.Tensor, spec: CastSpec) -> torch.Tensor:
+def bounding_tensor_scale(gamma: torch.Tensor, numbers: FormatNumbers) -> torch.Tensor:
     """Return g = √D·max|γ|/(largest element · largest scale), float32, over the finite weights."""
     largest = torch.where(gamma.isfinite(), gamma, 0.0).abs().amax().double()
-    bound = largest * gamma.numel() ** 0.5 / (spec.largest * spec.scale_largest)
-    return bound.clamp(spec.least_tensor_scale, torch.finfo(torch.float32).max).float()
+    bound = largest * gamma.numel() ** 0.5 / numbers.largest
+    return bound.clamp(numbers.least_tensor_scale, torch.finfo(torch.float32).max).float()
 
 
 @torch.library.custom_op("mxstats::rmsnorm_mx", mutates_args=())

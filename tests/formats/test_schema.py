@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mxstats import formats
 from mxstats.formats import E8M0, BlockFormat, ElementFormat, ScaleFormat, quantize
-from mxstats.formats.blocks import block_formats
+from mxstats.formats.blocks import FORMATS, block_formats, format_of_key
 from tests.formats.byte_table import RULES
 from tests.formats.scalar import magnitudes, magnitudes_of, quantize_block, to_float32
 
@@ -227,3 +227,28 @@ def test_any_floating_scale_by_the_specification(element, e, m, bias, row, expon
     found = quantize(array, fmt)
     assert found.scales.tolist() == [[code]]
     assert found.codes[0].tolist() == codes
+
+
+@pytest.mark.parametrize("fmt", [*FORMATS.values(), formats.NVFP4.with_block_size(24)])
+def test_a_format_is_made_again_from_its_key(fmt):
+    assert format_of_key(fmt.key) == fmt
+
+
+def test_formats_that_differ_in_anything_have_different_keys():
+    own = [
+        BlockFormat(ElementFormat(3, 2)),
+        BlockFormat(ElementFormat(3, 2, bias=5)),
+        BlockFormat(ElementFormat(3, 2, specials="nan")),
+        BlockFormat(ElementFormat(3, 2), block_size=16),
+        BlockFormat(ElementFormat(3, 2), scale=ScaleFormat(5, 3)),
+        BlockFormat(ElementFormat(3, 2), scale=ScaleFormat(5, 3), tensor_scale=True),
+        BlockFormat(ElementFormat(3, 2), name="mine"),
+    ]
+    assert len({fmt.key for fmt in own}) == len(own)
+    assert [format_of_key(fmt.key) for fmt in own] == own
+
+
+@pytest.mark.parametrize("key", ["", "MXINT8", "(1, 2)", "((4, 3), (8, 0), 32, False)", "f(1)"])
+def test_another_string_is_no_key(key):
+    with pytest.raises(ValueError, match="is not that of a block format"):
+        format_of_key(key)
