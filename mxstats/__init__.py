@@ -58,7 +58,7 @@ _HOME = {
     "validate": "mxstats.measure",
 }
 _PACKAGES = (
-    "activations", "experiments", "formats", "kernels", "measure", "simulation", "theory",
+    "activations", "experiments", "formats", "kernels", "measure", "nn", "simulation", "theory",
 )  # fmt: skip
 
 __all__ = [

@@ -96,7 +96,7 @@ FORMATS = {
 
 
 def block_format(fmt: BlockFormat | str) -> BlockFormat:
-    """Return a format by its name, or the format itself.
+    """Return a format by its name or its key, or the format itself.
 
     Raises ValueError for an unknown name, listing the known ones; TypeError for anything else.
     """
@@ -104,6 +104,8 @@ def block_format(fmt: BlockFormat | str) -> BlockFormat:
         return fmt
     if not isinstance(fmt, str):
         raise TypeError(f"fmt must be a BlockFormat or its name, got {fmt!r}")
+    if fmt.startswith("("):
+        return format_of_key(fmt)
     found = FORMATS.get(fmt.upper())
     if found is None:
         raise ValueError(f"fmt={fmt!r} is unknown; known are {', '.join(FORMATS)}")
