@@ -58,17 +58,31 @@ def norm_linear(
 
     Raises
     ------
+    TypeError
+        x is no tensor, or of another dtype.
     ValueError
-        A weight that does not have D columns, or is not a matrix.
+        A weight that does not have D columns, or is not a matrix; a γ that is not [D]; an x
+        without an axis.
     """
+    check_input(x)
     for number, weight in enumerate(linears):
         if weight.ndim != 2 or weight.shape[1] != x.shape[-1]:
             raise ValueError(
                 f"linears[{number}] has shape {tuple(weight.shape)}; (features, {x.shape[-1]}) is "
                 f"needed for an input of shape {tuple(x.shape)}"
             )
+    if gamma.shape != x.shape[-1:]:
+        raise ValueError(f"gamma has shape {tuple(gamma.shape)}; ({x.shape[-1]},) is needed")
     outputs = _NormLinear.apply(x, gamma, block_weights, norm, cast, output_dtype(x), *linears)
     return tuple(outputs)
+
+
+def check_input(x: torch.Tensor) -> None:
+    """Raise unless x is a tensor with an axis; of its dtype the kernels speak."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"x must be a torch tensor, got {type(x).__name__}")
+    if x.ndim == 0:
+        raise ValueError("x is a single number; at least one axis is needed, [..., D]")
 
 
 def output_dtype(x: torch.Tensor) -> torch.dtype:
@@ -79,16 +93,10 @@ def output_dtype(x: torch.Tensor) -> torch.dtype:
 
 class _NormLinear(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        gamma: torch.Tensor,
-        block_weights: torch.Tensor | None,
-        norm: Norm,
-        cast: Cast | None,
-        dtype: torch.dtype,
-        *linears: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
+    # Arguments without names: where there are as many of them as the signature has parameters,
+    # torch.compile without gradients (2.13) takes the function for one without a ctx.
+    def forward(ctx: Any, *arguments: Any) -> tuple[torch.Tensor, ...]:
+        x, gamma, block_weights, norm, cast, dtype, *linears = arguments
         rows = x.reshape(-1, x.shape[-1]).contiguous()
         gain = gain_of(gamma, norm)
         y, rho = _normalised(rows, gain, block_weights, norm, cast, dtype)

@@ -2,9 +2,7 @@
 
     out = cast(x) · cast(W)ᵀ,   dx = cast(d) · cast(W),   dW = cast(d)ᵀ · cast(x),
 
-each operand quantised along the axis that its product contracts, casts straight-through. A gain γ
-of the input is multiplied into the weights before their cast, as in
-:mod:`mxstats.nn.group`.
+each operand quantised along the axis that its product contracts, casts straight-through.
 """
 
 from typing import Any
@@ -14,7 +12,12 @@ from torch import nn
 from torch.nn import functional
 
 from mxstats.formats import MXFP8_E4M3, BlockFormat, ScaleRule
-from mxstats.nn.group import operands_of_gradient, output_dtype, refuse_double_backward
+from mxstats.nn.group import (
+    check_input,
+    operands_of_gradient,
+    output_dtype,
+    refuse_double_backward,
+)
 from mxstats.nn.products import Operand, product, quantised
 from mxstats.nn.settings import Backend, Cast, cast_settings, label
 
@@ -25,6 +28,7 @@ def mx_linear(x: torch.Tensor, weight: torch.Tensor, cast: Cast | None) -> torch
     ``x`` is [..., D] and ``weight`` [features, D]; the result is in autocast's type where it is on,
     and else in that of x. Raises ValueError where the two do not fit.
     """
+    check_input(x)
     if weight.ndim != 2 or weight.shape[1] != x.shape[-1]:
         raise ValueError(
             f"weight has shape {tuple(weight.shape)}; (features, {x.shape[-1]}) is needed for an "

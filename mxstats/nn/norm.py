@@ -6,7 +6,8 @@ For places where no linear of ours reads the norm, such as the last one before a
 straight-through in the backward, which is :func:`mxstats.kernels.mxnorm_backward`.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from torch import nn
 from mxstats.formats import MXFP8_E4M3, BlockFormat, ScaleRule
 from mxstats.kernels import mxnorm, mxnorm_backward
 from mxstats.nn.dequantise import decoding, dequantise
-from mxstats.nn.group import gain_of, refuse_double_backward
+from mxstats.nn.group import check_input, gain_of, refuse_double_backward
 from mxstats.nn.settings import Backend, Cast, Norm, cast_settings, label, mxnorm_settings
 
 
@@ -131,6 +132,7 @@ class MXNorm(nn.Module):
             eps=eps,
             unit_offset=unit_offset,
             backend=backend,
+            name="hidden_size",
         )
         start = torch.zeros if unit_offset else torch.ones
         own = nn.Parameter(start(hidden_size, device=device, dtype=dtype)) if gain else None
@@ -140,12 +142,22 @@ class MXNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [..., hidden_size] in the type of x."""
+        check_input(x)
         if x.shape[-1] != self.hidden_size:
             raise ValueError(
                 f"x has shape {tuple(x.shape)}; its last axis must be {self.hidden_size}"
             )
         y = mx_norm(x, self.norm, self.cast, self.block_weights)
         return (y if self.gamma is None else y * gain_of(self.gamma, self.norm)).to(x.dtype)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        # A cast of the module leaves the weights of the blocks in float32, as it leaves c.
+        kept = self.block_weights
+        super()._apply(fn, recurse)
+        moved = self.block_weights
+        if kept is not None and moved is not None and moved.dtype != kept.dtype:
+            self.block_weights = kept.to(moved.device)
+        return self
 
     def extra_repr(self) -> str:
         """Size, norm and format."""

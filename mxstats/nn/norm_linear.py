@@ -1,6 +1,7 @@
 """Modules of a norm with the linears that read it: MXNorm's, and RMSNorm's as its baseline."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 from typing import cast as cast_type
 
 import torch
@@ -76,6 +77,15 @@ class NormLinear(nn.Module):
             for out, linear in zip(outputs, self.each_linear(), strict=True)
         )
         return outputs[0] if self.is_single else outputs
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        # A cast of the module leaves the weights of the blocks in float32, as it leaves c.
+        kept = self.block_weights
+        super()._apply(fn, recurse)
+        moved = self.block_weights
+        if kept is not None and moved is not None and moved.dtype != kept.dtype:
+            self.block_weights = kept.to(moved.device)
+        return self
 
     def extra_repr(self) -> str:
         """Sizes, norm and format."""

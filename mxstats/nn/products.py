@@ -55,7 +55,7 @@ def quantised(
     """The operand that x [rows, columns] becomes in blocks along ``axis``."""
     along = "rows" if axis == 1 else "columns"
     made = mx_cast(
-        x,
+        x.contiguous(),  # a weight may be stored the other way round
         fmt=cast.fmt,
         scale_rule=cast.scale_rule,
         axis=along,

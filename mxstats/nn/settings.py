@@ -102,21 +102,28 @@ def mxnorm_settings(
     eps: float,
     unit_offset: bool,
     backend: Backend,
+    name: str = "in_features",
 ) -> Norm:
     """Return the settings of an MXNorm; c is the Gaussian constant of the row when not given.
 
+    ``name`` is what the caller's argument for the hidden size is called.
+
     Raises
     ------
+    TypeError
+        Weights that are no tensor.
     ValueError
         ``hidden_size`` below the block size; both c and weights; weights that are not [K] or with
         p other than 2; and what :func:`mxstats.constant` says of p.
     """
     if hidden_size < block_size:
         raise ValueError(
-            f"in_features={hidden_size}: below block_size={block_size}, one block would hold more "
+            f"{name}={hidden_size}: below block_size={block_size}, one block would hold more "
             f"than the row"
         )
     n_blocks = -(-hidden_size // block_size)
+    if weights is not None and not isinstance(weights, torch.Tensor):
+        raise TypeError(f"weights must be a torch tensor, got {type(weights).__name__}")
     if weights is None and c is None:
         c = float(constant("gaussian", p=p, block_size=block_size, hidden_size=hidden_size))
     p, c = check_constant(p, c, weights)
