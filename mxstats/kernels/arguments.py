@@ -84,14 +84,17 @@ def of_rows(value: torch.Tensor, name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def vector(value: torch.Tensor, name: str, length: int, x: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous vector [length] on the device of x, else raise as for rows."""
+    """Return ``value``, which must be a vector [length] on the device of x, else raise as for rows.
+
+    It may have any stride.
+    """
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{name} must be a torch tensor, got {type(value).__name__}")
     if value.dtype not in DTYPES:
         raise TypeError(f"{name} has dtype {value.dtype}; bfloat16, float16 or float32 is needed")
     if value.shape != (length,):
         raise ValueError(f"{name} has shape {tuple(value.shape)}; ({length},) is needed")
-    return on_device(value.contiguous(), name, x)
+    return on_device(value, name, x)
 
 
 def on_device(value: torch.Tensor, name: str, x: torch.Tensor) -> torch.Tensor:

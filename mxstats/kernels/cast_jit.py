@@ -67,19 +67,22 @@ def absmax_bits(x, axis: tl.constexpr):
 
 
 @triton.jit
-def scale_code(absmax, tensor_scale, SPEC: tl.constexpr):
+def scale_code(absmax, tensor_scale, SPEC: tl.constexpr, NEAR: tl.constexpr = False):  # pyright: ignore[reportArgumentType]
     """Code (int32) of the scale of blocks with this float32 absmax.
 
     Byte s of 2^(s−127) by the rule, or of a floating scale the code of (absmax/largest)/g rounded
     to nearest even, no smaller than the smallest normal. The NaN code where absmax is not finite,
     and only there: what is above the largest scale saturates, for a kernel cannot raise.
-    ``tensor_scale`` is g, a float32 scalar, looked at only by a format that has one.
+    ``tensor_scale`` is g, a float32 scalar, looked at only by a format that has one. ``NEAR``: on
+    hardware, with g so far from float32's ends that a quotient which underflows is below the
+    smallest scale.
     """
     bits = absmax.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     if SPEC.is_floating_scale:
-        ratio = tl.div_rn(absmax, tl.full(absmax.shape, SPEC.largest, tl.float32))
+        largest = tl.full((), SPEC.largest, tl.float32)
+        ratio = _quotient(absmax, largest, NEAR)
         if SPEC.has_tensor_scale:
-            ratio = tl.div_rn(ratio, tl.zeros(absmax.shape, tl.float32) + tensor_scale)
+            ratio = _quotient(ratio, tl.full((), 1.0, tl.float32) * tensor_scale, NEAR)
         # The bits of positive floats are in their order.
         wanted = tl.maximum(ratio.to(tl.int32, bitcast=True), (128 - SPEC.scale_bias) << 23)
         code = _rounded_code(wanted, SPEC.scale_mantissa_bits, SPEC.scale_bias)
@@ -96,8 +99,23 @@ def scale_code(absmax, tensor_scale, SPEC: tl.constexpr):
             ratio_bits = ratio.to(tl.int32, bitcast=True)
             # Byte 0 is 2^−127, the subnormal 0x400000: only above it a subnormal needs byte 1.
             code = (ratio_bits + tl.where(ratio_bits < 0x800000, 0x3FFFFF, 0x7FFFFF)) >> 23
-        code = tl.where(bits == 0, 0, tl.minimum(tl.maximum(code, 0), 254))
+        code = tl.maximum(code, 0)
+        # Elements that reach 2 spare the steps for zeros, which are at 0, and for the top.
+        if SPEC.emax < 1:
+            code = tl.where(bits == 0, 0, tl.minimum(code, 254))
     return tl.where(bits >= _INFINITY, SPEC.scale_nan, code)
+
+
+@triton.jit
+def _quotient(x, divisor, NEAR: tl.constexpr):
+    """x/divisor, a scalar, rounded as by IEEE; with NEAR in three instructions, see _divide."""
+    if NEAR:
+        r = tl.div_rn(tl.full((), 1.0, tl.float32), divisor)
+        q = x * r
+        quotient = tl.fma(tl.fma(q, -divisor, x), r, q)
+    else:
+        quotient = tl.div_rn(x, tl.zeros(x.shape, tl.float32) + divisor)
+    return quotient
 
 
 @triton.jit
@@ -141,13 +159,16 @@ def _encode_by_hardware(v, SPEC: tl.constexpr):
 
 @triton.jit
 def _encode_by_integers(v, signed, SPEC: tl.constexpr):
-    """Codes (int32); ``signed`` has the sign of v, which v itself need not have where it is 0."""
+    """Codes in the low byte (int32).
+
+    ``signed`` has the sign of v, which v itself need not have where it is 0.
+    """
     if SPEC.is_fixed_point:
         code = _encode_fixed_point(v, SPEC)
-    elif SPEC.mantissa_bits == 0 or SPEC.emax + 23 - SPEC.mantissa_bits > 127:
-        code = _encode_by_bits(v, signed, SPEC)
+    elif SPEC.is_rounded_by_adder:
+        code = _encode_by_adder(v, signed, SPEC.largest, 1 << (SPEC.bits - 1), SPEC)
     else:
-        code = _encode_by_adder(v, signed, SPEC)
+        code = _encode_by_bits(v, signed, SPEC)
     return code
 
 
@@ -160,23 +181,27 @@ def _encode_fixed_point(v, SPEC: tl.constexpr):
 
 
 @triton.jit
-def _encode_by_adder(v, signed, SPEC: tl.constexpr):
-    """The adder rounds, to the last place of a sum that is made that of the element's binade."""
-    magnitude = tl.minimum(tl.abs(v), SPEC.largest)
+def _encode_by_adder(v, signed, top, sign, SPEC: tl.constexpr):
+    """The adder rounds, to the last place of a sum that is made that of the element's binade.
+
+    ``top``, the largest magnitude, and ``sign``, the bit for one, are a block's.
+    """
+    magnitude = tl.minimum(tl.abs(v), top)
     # Bits of the binade's power of two, that of the smallest normal for what is below it.
     first: tl.constexpr = SPEC.emin + 127
     binade = tl.maximum(magnitude.to(tl.int32, bitcast=True) & 0x7F800000, first << 23)
-    anchor = (binade + ((23 - SPEC.mantissa_bits) << 23)).to(tl.float32, bitcast=True)
-    # The anchor's own bits end in zeros: what a code needs of the sum's are the steps above it.
-    steps = (magnitude + anchor).to(tl.int32, bitcast=True)
-    code = steps + (binade >> (23 - SPEC.mantissa_bits)) - (first << SPEC.mantissa_bits)
-    return (code & 0xFF) | _sign(signed, SPEC)
+    # The sum's bits count steps from the anchor, a power of two and some even number of steps, so
+    # that ties go as they should: what has to be taken off a code modulo 256.
+    steps: tl.constexpr = -(first << SPEC.mantissa_bits) % 256
+    anchor = binade + (((23 - SPEC.mantissa_bits) << 23) + steps)
+    code = (magnitude + anchor.to(tl.float32, bitcast=True)).to(tl.int32, bitcast=True)
+    return (code + (binade >> (23 - SPEC.mantissa_bits))) | _sign(signed, sign, SPEC)
 
 
 @triton.jit
-def _sign(v, SPEC: tl.constexpr):
-    """The sign bit in its place in a code."""
-    return (v.to(tl.int32, bitcast=True) >> (32 - SPEC.bits)) & (1 << (SPEC.bits - 1))
+def _sign(v, mask, SPEC: tl.constexpr):
+    """The sign bit in its place in a code, as far as the mask lets it through."""
+    return (v.to(tl.int32, bitcast=True) >> (32 - SPEC.bits)) & mask
 
 
 @triton.jit
@@ -189,7 +214,7 @@ def _encode_by_bits(v, signed, SPEC: tl.constexpr):
     below = below.to(tl.int32, bitcast=True) - anchor_bits
     normal = _rounded_code(magnitude, SPEC.mantissa_bits, SPEC.bias)
     code = tl.where(magnitude < ((SPEC.emin + 127) << 23), below, normal)
-    return tl.minimum(code, SPEC.top_code) | _sign(signed, SPEC)
+    return tl.minimum(code, SPEC.top_code) | _sign(signed, 1 << (SPEC.bits - 1), SPEC)
 
 
 @triton.jit
@@ -206,8 +231,10 @@ def encode_blocks(
         divisor = floating_scale(code, SPEC)
         if SPEC.has_tensor_scale:
             divisor *= tensor_scale
-        divisor = tl.where(code == SPEC.scale_nan, 1.0, divisor)
         v = _divide(y, divisor, axis, SPEC, NEAR, HARDWARE)
+    elif SPEC.emax > 1:
+        # Then no byte is 254, and what is made of a dead block here is not looked at.
+        v = y * tl.expand_dims(((254 - code) << 23).to(tl.float32, bitcast=True), axis)
     else:
         v = y * tl.expand_dims(inverse_scale(code), axis)
     dead = tl.expand_dims(code, axis) == SPEC.scale_nan
@@ -216,6 +243,12 @@ def encode_blocks(
         if SPEC.is_floating_scale:
             v = _with_sign_of(v, y)
         codes = _encode_by_hardware(tl.where(dead, 0.0, v), SPEC)
+    elif HARDWARE and SPEC.is_rounded_by_adder:
+        # What is chosen for a block is not chosen for each element: of a NaN and 0 the hardware
+        # takes 0 for the smaller. The interpreter does not.
+        top = tl.where(dead, 0.0, SPEC.largest)
+        sign = tl.where(dead, 0, 1 << (SPEC.bits - 1))
+        codes = _encode_by_adder(v, y, top, sign, SPEC).to(tl.uint8)
     else:
         codes = tl.where(dead, 0, _encode_by_integers(v, y, SPEC)).to(tl.uint8)
     return codes
@@ -247,13 +280,24 @@ def _divide(
             power = inverse_scale((divisor.to(tl.int32, bitcast=True) >> 23) & 0xFF)
             d = divisor * power
             v = tl.minimum(tl.maximum(y * tl.expand_dims(power, axis), -SPEC.far), SPEC.far)
-        r = tl.expand_dims(tl.div_rn(tl.full(d.shape, 1.0, tl.float32), d), axis)
+        r = tl.expand_dims(_reciprocal(d), axis)
         q = v * r
-        v = tl.fma(tl.fma(-q, tl.expand_dims(d, axis), v), r, q)
+        # Of q the compiler would make −q by another product.
+        v = tl.fma(tl.fma(q, -tl.expand_dims(d, axis), v), r, q)
     else:
         # The interpreter's fma rounds twice.
         v = tl.div_rn(y, tl.zeros(y.shape, tl.float32) + tl.expand_dims(divisor, axis))
     return v
+
+
+@triton.jit
+def _reciprocal(x):
+    """1/x rounded as by IEEE, for x and 1/x normal: what a division does then, without the test."""
+    return tl.inline_asm_elementwise(
+        "{ .reg .f32 r, e; rcp.approx.ftz.f32 r, $1; fma.rn.f32 e, $1, r, 0fBF800000; "
+        "neg.f32 e, e; fma.rn.f32 $0, r, e, r; }",
+        "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1,
+    )  # fmt: skip
 
 
 @triton.jit

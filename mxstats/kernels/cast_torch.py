@@ -88,8 +88,12 @@ def encode_blocks(
 
 
 def blocks_of(x: torch.Tensor, block_size: int) -> torch.Tensor:
-    """[rows, D] as [rows, K, block_size], the last block filled with zeros."""
+    """[rows, D] as [rows, K, block_size], the last block filled with zeros.
+
+    A block longer than the row is as long as the row.
+    """
     rows, length = x.shape
+    block_size = max(1, min(block_size, length))
     n_blocks = -(-length // block_size)
     padded = torch.nn.functional.pad(x, (0, n_blocks * block_size - length))
     return padded.view(rows, n_blocks, block_size)
@@ -111,6 +115,14 @@ def _rounded_code(bits: torch.Tensor, mantissa_bits: int, bias: int) -> torch.Te
     if mantissa_bits == 0 and (127 - bias) % 2 == 1:
         odd ^= 1
     return ((bits + odd + ((1 << (shift - 1)) - 1)) >> shift) - ((127 - bias) << mantissa_bits)
+
+
+def float64(value: float, like: torch.Tensor) -> torch.Tensor:
+    """A number as a float64 on the device of ``like``, to be divided by.
+
+    CUDA multiplies by the reciprocal of a Python number instead, which rounds twice.
+    """
+    return torch.full((), value, dtype=torch.float64, device=like.device)
 
 
 def _float32(value: torch.Tensor | float | None, like: torch.Tensor) -> torch.Tensor:

@@ -112,10 +112,11 @@ def tensor_scale_of(x: torch.Tensor, numbers: FormatNumbers) -> torch.Tensor:
     if x.numel() == 0:
         return torch.ones((), dtype=torch.float32, device=x.device)
     low, high = torch.where(x.isfinite(), x, 0.0).aminmax()
-    amax = torch.maximum(high, -low).float()
-    # A tensor, since a Python number would not be divided by as a float32 everywhere.
-    top = torch.full_like(amax, numbers.largest)
-    return torch.where(amax == 0.0, 1.0, (amax / top).clamp(min=numbers.least_tensor_scale))
+    amax = torch.maximum(high, -low).double()
+    # In float64, whose quotient rounds to that of float32: compiled torch does not divide float32
+    # as IEEE does.
+    g = (amax / cast_torch.float64(numbers.largest, amax)).float()
+    return torch.where(amax == 0.0, 1.0, g.clamp(min=numbers.least_tensor_scale))
 
 
 @torch.library.custom_op("mxstats::mx_cast", mutates_args=())

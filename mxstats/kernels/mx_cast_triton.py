@@ -18,7 +18,7 @@ from mxstats.kernels.cast_jit import (
 )
 from mxstats.kernels.launching import start, trait
 from mxstats.kernels.spec import CastSpec
-from mxstats.kernels.tiling import power_of_two
+from mxstats.kernels.tiling import padded_width, power_of_two
 
 # Elements of a program's tile: 32 a thread of 4 warps.
 _TILE = 4096
@@ -41,8 +41,10 @@ def launch(
         return
     along_rows, down_columns = axis != "columns", axis != "rows"
     # A tile is [row groups, rows, column groups, columns], of padded blocks or of single lines.
+    lines = _lines(rows, columns, axis, blocked)
     block_rows, block_columns = (
-        spec.padded_block if blocks else 1 for blocks in (down_columns, along_rows)
+        padded_width(reached, spec.block_size) if blocks else 1
+        for reached, blocks in zip(lines, (down_columns, along_rows), strict=True)
     )
     tall, wide = _cover(spec, rows, columns, axis, blocked)
     group = max(1, _TILE // (block_rows * block_columns))
@@ -134,6 +136,15 @@ def _kernel(
             store_scales(column_scales, code, at, block, columns, K, column_lane, True)
         else:
             store_scales(column_scales, code, block, at, K, columns, column_lane, False)
+
+
+def _lines(rows: int, columns: int, axis: str, blocked: bool) -> tuple[int, int]:
+    """Rows and columns that the tiles must reach: those of the layout's padding included."""
+    if blocked and axis != "columns":
+        rows = -(-rows // 128) * 128
+    if blocked and axis != "rows":
+        columns = -(-columns // 128) * 128
+    return rows, columns
 
 
 def _cover(spec: CastSpec, rows: int, columns: int, axis: str, blocked: bool) -> tuple[int, int]:

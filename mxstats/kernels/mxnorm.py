@@ -199,6 +199,9 @@ def mxnorm_op(
         g = scale_of_bound(spec, spec.n_blocks(x.shape[1]), p, c, weights)
     else:
         g = 1.0
+    if weights is not None:
+        # Not before: what was read of their values is known by the very tensor that came.
+        weights = weights.contiguous()
     constant = 1.0 if c is None else float32(c)
     arguments = (x, residual, weights, spec, p, constant, float32(eps), from_scales, blocked, g)
     if backend == "torch":

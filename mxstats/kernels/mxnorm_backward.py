@@ -89,7 +89,7 @@ def mxnorm_backward(
     if block_size < 1:
         raise ValueError(f"block_size={block_size}: must be at least 1")
     if weights is not None:
-        weights = vector(weights, "weights", -(-hidden_size // block_size), x)
+        weights = vector(weights, "weights", -(-hidden_size // block_size), x).contiguous()
     constant = 1.0 if c is None else c
     if d_residual is not None:
         d_residual = same_rows(d_residual, "d_residual", x)

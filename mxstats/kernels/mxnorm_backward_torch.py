@@ -6,7 +6,7 @@ results are equal bit for bit, but for a last bit where log2 and exp2 enter: p o
 
 import torch
 
-from mxstats.kernels.cast_torch import absmax, blocks_of
+from mxstats.kernels.cast_torch import absmax, blocks_of, float64
 
 
 def mxnorm_backward_torch(
@@ -22,7 +22,7 @@ def mxnorm_backward_torch(
     """Return dx of rows [n, D] that the public function has checked."""
     hidden_size = x.shape[1]
     blocks = blocks_of(x.float(), block_size)
-    n_blocks = blocks.shape[1]
+    n_blocks = float64(blocks.shape[1], x)
     rho = rho[:, None]
     # On the device, in float64: a Python number would round to float32 on the way.
     constant = torch.tensor(c, dtype=torch.float32, device=x.device).double()
@@ -56,6 +56,6 @@ def _pull_of_any_p(factor: torch.Tensor, ratio: torch.Tensor, p: float) -> torch
     # Of a block of zeros the power would be infinite for p below 1.
     logs = torch.where(ratio > 0.0, ratio, 1.0).log2()
     terms = torch.where(ratio > 0.0, (p * logs).exp2(), 0.0)
-    total = terms.sum(-1, keepdim=True)
-    level = torch.where(total > 0.0, total / ratio.shape[1], 1.0).log2() / p
+    total, n_blocks = terms.sum(-1, keepdim=True), float64(ratio.shape[1], ratio)
+    level = torch.where(total > 0.0, total / n_blocks, 1.0).log2() / float64(p, ratio)
     return (factor * ((2.0 - p) * level + (p - 1.0) * logs).exp2()).float()

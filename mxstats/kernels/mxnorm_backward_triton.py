@@ -56,8 +56,12 @@ class Config:
 
 
 @cache
-def config(hidden_size: int, block_size: int) -> Config:
-    """Return the cut for rows of this length: about 32 elements a thread, 8 of them a tile."""
+def config(hidden_size: int, block_size: int, residual: bool = False) -> Config:
+    """Return the cut for rows of this length: about 32 elements a thread, 8 of them a tile.
+
+    With a residual's gradient 16 of them: what is read of it between the writes is fewer and longer
+    pieces then, at a hidden size of 4096 on an H200 96 % of the copy for 92 %.
+    """
     block = power_of_two(min(block_size, hidden_size))
     if hidden_size > LONGEST_IN_REGISTERS:
         return Config(rows=1, tile=max(block, _STREAMED_TILE), num_warps=16, keep="nothing")
@@ -67,7 +71,7 @@ def config(hidden_size: int, block_size: int) -> Config:
     # Rows of few or small tiles go together.
     rows = max(1, min(1024 // tile, 8192 // width))
     num_warps = max(1, min(16, max(4, rows * width // 1024), rows * tile // 128))
-    tile = max(block, min(tile, 256 * num_warps, _LONGEST_TILE))
+    tile = max(block, min(tile, (512 if residual else 256) * num_warps, _LONGEST_TILE))
     return Config(rows, tile, num_warps)
 
 
@@ -89,7 +93,7 @@ def launch(
         return dx
     block_size = min(block_size, hidden_size)
     if cut is None:
-        cut = config(hidden_size, block_size)
+        cut = config(hidden_size, block_size, d_residual is not None)
     strides = (
         dy.stride(0),
         x.stride(0),
@@ -124,7 +128,7 @@ def launch(
 
 
 @triton.jit
-def _widened(x, ASSEMBLY: tl.constexpr):
+def widened(x, ASSEMBLY: tl.constexpr):
     """The float32 of a tile.
 
     In assembly, because the compiler would convert once, keep the float32 of the whole row from the
@@ -266,8 +270,8 @@ def _kernel(
         mask = lanes & (at < D)
         x = xs[i] if KEEP_X else tl.load(x_ptr + row * x_stride + at, mask=mask, other=0.0)
         dy = dys[i] if KEEP_DY else tl.load(dy_ptr + row * dy_stride + at, mask=mask, other=0.0)
-        x = _widened(x, ASSEMBLY)
-        products, terms = _sums(_widened(dy, ASSEMBLY), x, rho, c, P, LEVEL)
+        x = widened(x, ASSEMBLY)
+        products, terms = _sums(widened(dy, ASSEMBLY), x, rho, c, P, LEVEL)
         # Lane by lane over the tiles, then over the lanes.
         if i == 0:
             s, level = products, terms
@@ -285,11 +289,11 @@ def _kernel(
         if WEIGHTED:
             block = i * BLOCKS + tl.arange(0, BLOCKS)[None, :]
             weight = tl.load(weights_ptr + block, mask=block < K, other=0.0).to(tl.float32)
-        x = _widened(x, ASSEMBLY)
-        dy = _widened(dy, ASSEMBLY)
+        x = widened(x, ASSEMBLY)
+        dy = widened(dy, ASSEMBLY)
         dx = _gradient(dy, x, rho, factor, level, c, weight, P, WEIGHTED)
         if residual_ptr is not None:
             other = tl.load(residual_ptr + row * residual_stride + at, mask=mask, other=0.0)
-            dx += _widened(other, ASSEMBLY)
+            dx += widened(other, ASSEMBLY)
         dx = round_to(dx, dx_ptr.dtype.element_ty, ASSEMBLY)
         tl.store(dx_ptr + row * D + at, dx, mask=mask, cache_modifier=STORE)

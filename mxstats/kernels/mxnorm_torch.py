@@ -6,6 +6,7 @@ from mxstats.kernels.cast_torch import (
     absmax,
     blocks_of,
     encode_blocks,
+    float64,
     floating_scale,
     inverse_scale,
     scale_code,
@@ -44,7 +45,7 @@ def inverse_rms(
 ) -> torch.Tensor:
     """ρ̃ (float32 [rows]) from block maxima (float32 [rows, K]), as the kernels' power mean."""
     m = absmax.double()
-    n_blocks = m.shape[1]
+    n_blocks = float64(m.shape[1], m)
     if p == 2.0:
         terms = m * m if weights is None else m * m * weights.float().double()
         square = terms.sum(1) / n_blocks
@@ -56,10 +57,10 @@ def inverse_rms(
             ratio = m / torch.where(largest > 0.0, largest, 1.0)[:, None]
             # log2 of 0 is −∞, whose power is the 0 that is wanted.
             mean = torch.exp2(p * torch.log2(ratio)).sum(1) / n_blocks
-            power_mean = largest * torch.exp2(torch.log2(mean) / p)
+            power_mean = largest * torch.exp2(torch.log2(mean) / float64(p, m))
         square = power_mean * power_mean
     if weights is None:
-        square = square / (c * c)
+        square = square / float64(c * c, m)
     rho = (1.0 / torch.sqrt(square + eps)).float()
     return torch.where(square < torch.inf, rho, torch.nan)
 

@@ -28,7 +28,13 @@ from mxstats.kernels.cast_jit import (
     store_scales,
     to_float32,
 )
-from mxstats.kernels.launching import empty_like_rows, empty_vector, start, trait
+from mxstats.kernels.launching import (
+    empty_like_rows,
+    empty_matrix,
+    empty_vector,
+    start,
+    trait,
+)
 from mxstats.kernels.mxnorm_plan import plan
 from mxstats.kernels.power_mean import inverse_rms, power_term
 from mxstats.kernels.spec import CastSpec
@@ -83,12 +89,10 @@ def launch(
     )
     codes = empty_like_rows(x, torch.uint8)
     if blocked:
-        shape = scales_shape(rows, made.n_blocks, blocked)
-        scales = torch.empty(shape, dtype=torch.uint8, device=device)
+        (size,) = scales_shape(rows, made.n_blocks, blocked)
+        scales = empty_vector(size, torch.uint8, device)
     else:
-        scales = torch.empty_strided(
-            (rows, made.n_blocks), (made.n_blocks, 1), dtype=torch.uint8, device=device
-        )
+        scales = empty_matrix(rows, made.n_blocks, torch.uint8, device)
     rho = empty_vector(rows, torch.float32, device)
     outputs = [codes, scales, rho]
     total, x_stride, residual_stride = None, x.stride(0), 0
@@ -286,7 +290,7 @@ def _store(x, m, rho, codes_ptr, scales_ptr, total_ptr, row, tile, rows, g, PLAN
         tl.store(total_ptr + at, x, mask=mask)
     y = rho[:, None, None] * to_float32(x)
     # Rounding keeps the order: this is the absmax of the block of y.
-    code = scale_code(rho[:, None] * m, g, SPEC)
+    code = scale_code(rho[:, None] * m, g, SPEC, PLAN.near and PLAN.hardware)
     codes = encode_blocks(y, code, g, 2, SPEC, PLAN.hardware, PLAN.near)
     tl.store(codes_ptr + at, codes, mask=mask, cache_modifier=PLAN.config.store_cache)
     block = tile * PLAN.config.blocks + tl.arange(0, PLAN.config.blocks)[None, :]

@@ -2,10 +2,15 @@
 
     ρ = fl32(1/√(Σx²/D + ε)),   y = fl32(fl32(ρ·x)·γ),   y cast as :func:`mxstats.formats.quantize`
 
-The sum of squares, the root and the division are in float64 and rounded once, so that ρ does not
-depend on the order of the sum but in about one row of 10^7. The honest baseline of MXNorm: it
-reads and writes the same bytes. What it cannot share is the reduction: D squares where MXNorm takes
-D/block_size maxima that the cast needs anyway.
+The root and the division are in float64 and rounded once. Of bf16 and fp16, whose squares float32
+holds, the squares at the same place of a row's few pieces
+(:func:`~mxstats.kernels.rmsnorm_mx_plan.piece_blocks`) are added in float32, in their order, and
+those sums in float64: ρ is within a unit of the true one. Where float32 would overflow, or lose
+what counts, and for fp32, all of the sum is in float64. So ρ does not depend on the order of the
+sum but in about one row of 10^7.
+
+The honest baseline of MXNorm: it reads and writes the same bytes. What it cannot share is the
+reduction: D squares where MXNorm takes D/block_size maxima that the cast needs anyway.
 
 The operator has no gradient, since none can flow through bytes; see
 :mod:`mxstats.kernels.rmsnorm_mx_backward`.
@@ -27,6 +32,7 @@ from mxstats.kernels.arguments import (
     vector,
 )
 from mxstats.kernels.backend import resolve
+from mxstats.kernels.rmsnorm_mx_plan import piece_blocks
 from mxstats.kernels.spec import CastSpec, from_key
 from mxstats.kernels.traced import FormatNumbers, format_numbers
 
@@ -91,7 +97,7 @@ def rmsnorm_mx(
     blocked = is_blocked(scale_layout)
     rows = as_rows(x)
     chosen = resolve(backend, rows)
-    weights = vector(gamma, "gamma", x.shape[-1], x)
+    weights = vector(gamma, "gamma", x.shape[-1], x).contiguous()
     eps = check_number(eps, "eps")
     added = None
     if residual is not None:
@@ -118,7 +124,7 @@ def rmsnorm_mx(
 def bounding_tensor_scale(gamma: torch.Tensor, numbers: FormatNumbers) -> torch.Tensor:
     """Return g = √D·max|γ|/(largest element · largest scale), float32, over the finite weights."""
     largest = torch.where(gamma.isfinite(), gamma, 0.0).abs().amax().double()
-    bound = largest * gamma.numel() ** 0.5 / numbers.largest
+    bound = largest * gamma.numel() ** 0.5 / cast_torch.float64(numbers.largest, largest)
     return bound.clamp(numbers.least_tensor_scale, torch.finfo(torch.float32).max).float()
 
 
@@ -187,8 +193,9 @@ def _rmsnorm_mx_torch(
     hidden_size = x.shape[1]
     if residual is not None:
         x = (x.float() + residual.float()).to(x.dtype)
-    total = x.double().square().sum(1)
-    root = (total / hidden_size + torch.tensor(eps, dtype=torch.float32).item()).sqrt()
+    total = _sum_of_squares(x, spec.block_size)
+    mean = total / cast_torch.float64(hidden_size, total)
+    root = (mean + torch.tensor(eps, dtype=torch.float32).item()).sqrt()
     rho = torch.where(total.isfinite(), 1.0 / root, torch.nan).float()
     y = rho[:, None] * x.float() * gamma.float()
     blocks = cast_torch.blocks_of(y, spec.block_size)
@@ -200,3 +207,17 @@ def _rmsnorm_mx_torch(
         rho,
     ]
     return outputs if residual is None else [*outputs, x]
+
+
+def _sum_of_squares(x: torch.Tensor, block_size: int) -> torch.Tensor:
+    """Σ x² of each row, float64, in the kernel's order."""
+    exact = x.double().square().sum(1)
+    if x.dtype == torch.float32:
+        return exact
+    length = piece_blocks(x.shape[1], block_size) * block_size
+    pieces = cast_torch.blocks_of(x.float(), length)
+    squares = pieces[:, 0].square()
+    for piece in range(1, pieces.shape[1]):
+        squares = squares + pieces[:, piece].square()
+    total = squares.double().sum(1)
+    return torch.where((total >= 2.0**-80) & (total < torch.inf), total, exact)

@@ -58,7 +58,7 @@ def rmsnorm_mx_backward(
         same_rows(dy, "dy", x),
         rows,
         of_rows(rho, "rho", x),
-        vector(gamma, "gamma", x.shape[-1], x),
+        vector(gamma, "gamma", x.shape[-1], x).contiguous(),
         None if d_residual is None else same_rows(d_residual, "d_residual", x),
         resolve(backend, rows),
     )

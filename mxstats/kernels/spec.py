@@ -52,6 +52,15 @@ class CastSpec:
         return self.exponent_bits == 0
 
     @property
+    def is_rounded_by_adder(self) -> bool:
+        """Whether a float32 sum rounds to the element: it has an anchor, and an even code a tie."""
+        return (
+            0 < self.mantissa_bits <= 23
+            and self.exponent_bits > 0
+            and (self.emax + 23 - self.mantissa_bits <= 127)
+        )
+
+    @property
     def far(self) -> float:
         """Beyond any element, and finite when multiplied by the reciprocal of a scale."""
         return 2.0**100 if self.emax < 99 else 2.0**126
@@ -70,11 +79,6 @@ class CastSpec:
     def smallest(self) -> float:
         """Spacing of the subnormals, the step of a fixed-point element."""
         return 2.0 ** (self.emin - self.mantissa_bits)
-
-    @property
-    def padded_block(self) -> int:
-        """The block size as a power of two, which a tile's axis must have."""
-        return 1 << (self.block_size - 1).bit_length()
 
     @property
     def least_tensor_scale(self) -> float:

@@ -43,7 +43,7 @@ def _numbers(key: str | None, name: str | None, scale_rule: ScaleRule | str | No
 def _cached_numbers(
     key: str | None, name: str | None, scale_rule: ScaleRule | str | None
 ) -> tuple[str, int, bool, float, float]:
-    spec = cast_spec(block_format(name) if key is None else format_of_key(key), scale_rule)
+    spec = cast_spec(block_format(name or "") if key is None else format_of_key(key), scale_rule)
     return (
         spec.key,
         spec.block_size,

@@ -55,6 +55,12 @@ def held(x, fmt):
         return np.where(np.isfinite(x), np.clip(x.astype(np.float32), -top, top), x).astype(x.dtype)
 
 
+def normal(shape, seed, device):
+    """Gaussian float32, made where it is needed."""
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randn(shape, generator=generator, device=device)
+
+
 def to_torch(array, device="cpu"):
     """A torch tensor of the array's own bits."""
     if array.dtype == ml_dtypes.bfloat16:

@@ -9,6 +9,7 @@ import torch
 
 from mxstats import formats
 from mxstats.formats import BlockFormat, ScaleRule
+from mxstats.kernels import launching
 from mxstats.kernels.mxnorm import mxnorm
 from mxstats.kernels.mxnorm_arguments import static_tensor_scale
 from tests.formats.inputs import MX, fuzz, with_dead_blocks
@@ -21,26 +22,27 @@ OTHERS = [
     BlockFormat(formats.E2M1, 16, formats.E5M3_SCALE),
     BlockFormat(formats.ElementFormat(4, 0), 8),
 ]
-_real_empty = torch.empty
-_real_empty_strided = torch.empty_strided
 
 
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch):
     """Uninitialised memory holds NaN and 255: what a kernel leaves unwritten shows."""
+    real, made = launching._empty, []
 
-    def empty(*args, **kwargs):
-        return _real_empty(*args, **kwargs).fill_(
-            255 if kwargs.get("dtype") == torch.uint8 else math.nan
-        )
+    def empty(shape, strides, dtype, device):
+        made.append(real(shape, strides, dtype, device))
+        return made[-1].fill_(255 if dtype == torch.uint8 else math.nan)
 
-    def empty_strided(*args, **kwargs):
-        return _real_empty_strided(*args, **kwargs).fill_(
-            255 if kwargs.get("dtype") == torch.uint8 else math.nan
-        )
+    monkeypatch.setattr(launching, "_empty", empty)
+    return made
 
-    monkeypatch.setattr(torch, "empty", empty)
-    monkeypatch.setattr(torch, "empty_strided", empty_strided)
+
+def test_every_output_of_the_kernel_is_poisoned_first(poisoned, device):
+    x = torch.ones(3, 64, device=device)
+    outputs = mxnorm(x, c=1.7, residual=x, backend="triton")
+    at = {one.data_ptr() for one in poisoned}
+    assert len(at) == 4
+    assert all(one.data_ptr() in at for one in outputs)
 
 
 def run(x, device, backend, *, weights=None, residual=None, **options):

@@ -160,6 +160,18 @@ def test_weights_are_looked_at_again_when_changed_in_place():
     assert least_weight(weights) == 0.25
 
 
+def test_weights_of_any_stride_are_looked_at_once(monkeypatch):
+    """Reading them waits for the GPU, at every call if what was read were known by a copy."""
+    weights = torch.tensor([1.0, 9.0, 2.0, 9.0, 4.0, 9.0])[::2]
+    first = mxnorm(X, weights=weights, backend="torch")
+    monkeypatch.setattr(torch, "aminmax", None)
+    second = mxnorm(X, weights=weights, backend="torch")
+    plain = torch.tensor([1.0, 2.0, 4.0])
+    monkeypatch.undo()
+    for value in (first, second):
+        assert torch.equal(value.rho, mxnorm(X, weights=plain, backend="torch").rho)
+
+
 def test_weights_of_inference_mode_are_looked_at_each_time():
     with torch.inference_mode():
         weights = torch.ones(3)
