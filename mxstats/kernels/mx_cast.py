@@ -2,7 +2,9 @@
 
 For each block: a = max |x|, the scale from a by the rule, each element divided by the scale and
 rounded once: :func:`mxstats.formats.quantize`, bit for bit. Training needs a weight and a gradient
-quantised along both axes, since a product and its two gradients contract different ones.
+quantised along both axes, since a product and its two gradients contract different ones; and what
+it quantises may be a product itself, W·γ or ρ̃·x, which factors of rows and columns spare from being
+stored.
 
 The operator has no gradient: none can flow through bytes, and one that flowed through an 8-bit
 float would be rounded to it. The operator that autograd sees is the whole group of a cast and the
@@ -19,7 +21,9 @@ from mxstats.kernels.arguments import (
     as_rows,
     given_tensor_scale,
     is_blocked,
+    of_rows,
     scales_shape,
+    vector,
 )
 from mxstats.kernels.backend import resolve
 from mxstats.kernels.spec import CastSpec, from_key
@@ -47,6 +51,8 @@ def mx_cast(
     fmt: BlockFormat | str = MXFP8_E4M3,
     scale_rule: ScaleRule | str | None = None,
     axis: Literal["rows", "columns", "both"] = "rows",
+    row_factor: torch.Tensor | None = None,
+    column_factor: torch.Tensor | None = None,
     tensor_scale: float | torch.Tensor | None = None,
     scale_layout: Literal["rows", "blocked"] = "rows",
     backend: Literal["auto", "triton", "torch"] = "auto",
@@ -63,6 +69,8 @@ def mx_cast(
         ``"rows"`` cuts each row into K = ⌈D/block_size⌉ blocks, the last perhaps short;
         ``"columns"`` cuts each column into K = ⌈rows/block_size⌉; ``"both"`` gives the two from
         one read.
+    row_factor, column_factor
+        float32, [...] of one value a row, and [D]: what is cast is fl32(fl32(row·x)·column).
     tensor_scale
         g of a format with a tensor scale (NVFP4). When not given, max(amax/(largest element ·
         largest scale), 2^−126) over the finite values, 1 for zeros: that takes a pass over x of its
@@ -81,7 +89,7 @@ def mx_cast(
     Raises
     ------
     TypeError
-        x or its dtype.
+        x or its dtype; a factor that is not float32.
     ValueError
         Unknown format, rule, axis, layout or backend; shape or strides of x; a tensor scale for a
         format without one or out of range.
@@ -92,12 +100,18 @@ def mx_cast(
     blocked = is_blocked(scale_layout)
     matrix = as_rows(x)
     chosen = resolve(backend, matrix)
+    if row_factor is not None:
+        row_factor = of_rows(row_factor, "row_factor", x)
+    if column_factor is not None:
+        column_factor = vector(column_factor, "column_factor", x.shape[-1], x).contiguous()
+        if column_factor.dtype != torch.float32:
+            raise TypeError(f"column_factor has dtype {column_factor.dtype}; float32 is needed")
     g = None
     if tensor_scale is not None:
         g = given_tensor_scale(tensor_scale, numbers, x)
     elif numbers.has_tensor_scale:
-        g = tensor_scale_of(matrix, numbers)
-    outputs = _mx_cast(matrix, numbers.key, axis, g, blocked, chosen)
+        g = tensor_scale_of(_multiplied(matrix, row_factor, column_factor), numbers)
+    outputs = _mx_cast(matrix, numbers.key, axis, row_factor, column_factor, g, blocked, chosen)
     codes = [value.view(x.shape) for value in outputs[::2]]
     scales = list(outputs[1::2])
     if axis != "columns" and not blocked:
@@ -124,17 +138,20 @@ def _mx_cast(
     x: torch.Tensor,
     spec: str,
     axis: str,
+    row_factor: torch.Tensor | None,
+    column_factor: torch.Tensor | None,
     tensor_scale: torch.Tensor | None,
     blocked: bool,
     backend: str,
 ) -> list[torch.Tensor]:
     if backend == "torch":
-        return _mx_cast_torch(x, from_key(spec), axis, tensor_scale, blocked)
+        y = _multiplied(x, row_factor, column_factor)
+        return _mx_cast_torch(y, from_key(spec), axis, tensor_scale, blocked)
     # Not before it is needed: torch runs without Triton.
     from mxstats.kernels.mx_cast_triton import launch
 
     outputs = empty_outputs(x, from_key(spec), axis, blocked)
-    launch(outputs, x, from_key(spec), axis, tensor_scale, blocked)
+    launch(outputs, x, from_key(spec), axis, row_factor, column_factor, tensor_scale, blocked)
     return outputs
 
 
@@ -143,6 +160,8 @@ def _(
     x: torch.Tensor,
     spec: str,
     axis: str,
+    row_factor: torch.Tensor | None,
+    column_factor: torch.Tensor | None,
     tensor_scale: torch.Tensor | None,
     blocked: bool,
     backend: str,
@@ -161,6 +180,14 @@ def empty_outputs(x: torch.Tensor, spec: CastSpec, axis: str, blocked: bool) -> 
         of_scales = scales_shape(columns, K, True) if blocked else (K, columns)
         shapes += [(rows, columns), of_scales]
     return [x.new_empty(shape, dtype=torch.uint8) for shape in shapes]
+
+
+def _multiplied(
+    x: torch.Tensor, row_factor: torch.Tensor | None, column_factor: torch.Tensor | None
+) -> torch.Tensor:
+    if row_factor is not None:
+        x = row_factor[:, None] * x.float()
+    return x if column_factor is None else x.float() * column_factor
 
 
 def _mx_cast_torch(

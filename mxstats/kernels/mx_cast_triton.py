@@ -29,6 +29,8 @@ def launch(
     x: torch.Tensor,
     spec: CastSpec,
     axis: str,
+    row_factor: torch.Tensor | None,
+    column_factor: torch.Tensor | None,
     tensor_scale: torch.Tensor | None,
     blocked: bool,
 ) -> None:
@@ -67,10 +69,13 @@ def launch(
         _kernel,
         -(-tall // down) * tiles_across,
         (
-            x, *outputs[:2], *outputs[-2:], tensor_scale, rows, stride, columns, tiles_across,
-            *constants,
+            x, *outputs[:2], *outputs[-2:], row_factor, column_factor, tensor_scale, rows, stride,
+            columns, tiles_across, *constants,
         ),
-        ("mx_cast", constants, stride, columns, trait(x), trait(tensor_scale), rows >> 31),
+        (
+            "mx_cast", constants, stride, columns, rows >> 31,
+            *(trait(one) for one in (x, row_factor, column_factor, tensor_scale)),
+        ),
         x.device,
         num_warps=4,
     )  # fmt: skip
@@ -83,6 +88,8 @@ def _kernel(
     scales,
     column_codes,
     column_scales,
+    row_factor,
+    column_factor,
     tensor_scale,
     rows,
     stride,
@@ -112,19 +119,25 @@ def _kernel(
     row_offset = row[:, :, None, None].to(tl.int64)
     loaded = tl.load(x + (row_offset * stride + column), mask=mask, other=0.0)
     value = to_float32(loaded)
+    if row_factor is not None:
+        value *= tl.load(row_factor + row, mask=row < rows, other=0.0)[:, :, None, None]
+    if column_factor is not None:
+        value *= tl.load(column_factor + column, mask=column < columns, other=0.0)
+    # The bits of 16-bit rows are cheaper to compare, where they are those of the values.
+    sized = loaded if row_factor is None and column_factor is None else value
     out = row_offset * columns + column
     g = 1.0
     if SPEC.has_tensor_scale:
         g = tl.load(tensor_scale)
     if ALONG_ROWS:
-        absmax = absmax_bits(loaded, 3).to(tl.float32, bitcast=True)
+        absmax = absmax_bits(sized, 3).to(tl.float32, bitcast=True)
         code = scale_code(absmax, g, SPEC)
         tl.store(codes + out, encode_blocks(value, code, g, 3, SPEC, HARDWARE, False), mask=mask)
         K = tl.cdiv(columns, SPEC.block_size)
         at, block = row[:, :, None], across[None, None, :]
         store_scales(scales, code, at, block, rows, K, row_lane[None, :, None], BLOCKED)
     if DOWN_COLUMNS:
-        absmax = absmax_bits(loaded, 1).to(tl.float32, bitcast=True)
+        absmax = absmax_bits(sized, 1).to(tl.float32, bitcast=True)
         code = scale_code(absmax, g, SPEC)
         tl.store(
             column_codes + out, encode_blocks(value, code, g, 1, SPEC, HARDWARE, False), mask=mask

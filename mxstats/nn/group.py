@@ -102,8 +102,7 @@ class _NormLinear(torch.autograd.Function):
         y, rho = _normalised(rows, gain, block_weights, norm, cast, dtype)
         outputs = []
         for weight in linears:
-            scaled = _scaled(weight, gain, norm)
-            operand = plain(scaled, dtype) if cast is None else quantised(scaled, cast, 1)
+            operand = _weight(weight, gain, norm, cast, dtype, 1)
             out = product(y, Operand(operand.values.t(), operand.factor), dtype)
             outputs.append(out.view(*x.shape[:-1], weight.shape[0]))
         ctx.save_for_backward(rows, rho, gamma, block_weights, *linears)
@@ -128,8 +127,7 @@ class _NormLinear(torch.autograd.Function):
             d = gradient.reshape(-1, gradient.shape[-1]).contiguous()
             along, down = operands_of_gradient(d, cast, dtype, wants_dy, wanted)
             if along is not None:
-                scaled = _scaled(weight, gain, norm)
-                operand = plain(scaled, dtype) if cast is None else quantised(scaled, cast, 0)
+                operand = _weight(weight, gain, norm, cast, dtype, 0)
                 part = product(along, operand, torch.float32)
                 dy = part if dy is None else dy + part
             if down is None or y is None:
@@ -201,9 +199,19 @@ def operands_of_gradient(
     )
 
 
-def _scaled(weight: torch.Tensor, gain: torch.Tensor, norm: Norm) -> torch.Tensor:
+def _weight(
+    weight: torch.Tensor,
+    gain: torch.Tensor,
+    norm: Norm,
+    cast: Cast | None,
+    dtype: torch.dtype,
+    axis: int,
+) -> Operand:
     """What a linear multiplies by: with MXNorm the gain is in it, in float32."""
-    return weight.float() * gain if norm.kind == MXNORM else weight
+    in_weight = gain if norm.kind == MXNORM else None
+    if cast is not None:
+        return quantised(weight, cast, axis, column_factor=in_weight)
+    return plain(weight if in_weight is None else weight.float() * in_weight, dtype)
 
 
 def _normalised(
@@ -249,13 +257,19 @@ def _along_tokens(
     dtype: torch.dtype,
 ) -> Operand:
     """The operand y along its tokens."""
-    y = _output(rows, rho, gain, norm)
     if cast is None:
-        return plain(y, dtype)
-    return quantised(y, cast, 0, norm.tensor_scale)
+        return plain(_output(rows, rho, gain, norm), dtype)
+    return quantised(
+        rows,
+        cast,
+        0,
+        row_factor=rho,
+        column_factor=None if norm.kind == MXNORM else gain,
+        tensor_scale=norm.tensor_scale,
+    )
 
 
 def _output(rows: torch.Tensor, rho: torch.Tensor, gain: torch.Tensor, norm: Norm) -> torch.Tensor:
-    """Y before any cast, in float32: the very steps of the kernels."""
+    """What is normalised, in float32: the very steps of the kernels."""
     y = rho[:, None] * rows.float()
     return y if norm.kind == MXNORM else y * gain

@@ -50,15 +50,23 @@ def plain(values: torch.Tensor, dtype: torch.dtype) -> Operand:
 
 
 def quantised(
-    x: torch.Tensor, cast: Cast, axis: int, tensor_scale: torch.Tensor | float | None = None
+    x: torch.Tensor,
+    cast: Cast,
+    axis: int,
+    *,
+    row_factor: torch.Tensor | None = None,
+    column_factor: torch.Tensor | None = None,
+    tensor_scale: torch.Tensor | float | None = None,
 ) -> Operand:
-    """The operand that x [rows, columns] becomes in blocks along ``axis``."""
+    """The operand that x [rows, columns], times its factors, becomes in blocks along ``axis``."""
     along = "rows" if axis == 1 else "columns"
     made = mx_cast(
         x.contiguous(),  # a weight may be stored the other way round
         fmt=cast.fmt,
         scale_rule=cast.scale_rule,
         axis=along,
+        row_factor=row_factor,
+        column_factor=column_factor,
         tensor_scale=tensor_scale,
         backend=cast.backend,
     )

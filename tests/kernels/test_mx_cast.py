@@ -165,7 +165,7 @@ def test_every_byte_of_the_outputs_is_written(case, axis, blocked, device):
     filled = []
     for poison in (0xA5, 0x5A):
         outputs = [some.fill_(poison) for some in empty_outputs(tensor, spec, axis, blocked)]
-        mx_cast_triton.launch(outputs, tensor, spec, axis, g, blocked)
+        mx_cast_triton.launch(outputs, tensor, spec, axis, None, None, g, blocked)
         filled.append(outputs)
     for first, second in zip(*filled, strict=True):
         assert torch.equal(first, second)
@@ -178,7 +178,9 @@ def test_opcheck(axis, case, backend, device):
     g = torch.ones((), device=device) if spec.has_tensor_scale else None
     x = normal((5, 40), 10, device)
     for blocked in (False, True):
-        torch.library.opcheck(_mx_cast, (x, spec.key, axis, g, blocked, backend))
+        torch.library.opcheck(_mx_cast, (x, spec.key, axis, None, None, g, blocked, backend))
+    row, column = normal((5,), 11, device), normal((40,), 12, device)
+    torch.library.opcheck(_mx_cast, (x, spec.key, axis, row, column, g, False, backend))
 
 
 @pytest.mark.parametrize(("backend", "compiler"), COMPILED)

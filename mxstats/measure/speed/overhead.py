@@ -78,7 +78,7 @@ def operations(
 
     def cast_launcher() -> list[torch.Tensor]:
         outputs = empty_cast(x, spec, "rows", False)
-        launch_cast(outputs, x, spec, "rows", None, False)
+        launch_cast(outputs, x, spec, "rows", None, None, None, False)
         return outputs
 
     return {
@@ -101,7 +101,7 @@ def operations(
         },
         "mx_cast": {
             "launcher": cast_launcher,
-            "operator": lambda: ops.mx_cast(x, spec.key, "rows", None, False, way),
+            "operator": lambda: ops.mx_cast(x, spec.key, "rows", None, None, None, False, way),
             "function": lambda: mx_cast(x, backend=way),
         },
     }
