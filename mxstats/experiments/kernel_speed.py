@@ -91,7 +91,7 @@ def draw(table: pd.DataFrame) -> Figure:
     panels[0, 0].set_ylabel("speed-up by MXNorm over")
     panels[1, 0].set_ylabel("share of a copy's speed")
     # Room for the legend above the lines.
-    panels[0, 0].set_ylim(0, 1.55 * panels[0, 0].get_ylim()[1])
+    panels[0, 0].set_ylim(0, 1.9 * panels[0, 0].get_ylim()[1])
     panels[1, 0].set_ylim(0, 1.1)
     panels[1, 0].yaxis.set_major_formatter(PercentFormatter(1.0))
     for panel in panels.flat:
