@@ -246,7 +246,7 @@ def _norm_settings(
         raise ValueError(f"{name}: {error}") from None
     note = about_constant(norm, n_blocks, given is not None)
     entry = Entry(note, constant=float("nan") if norm.c is None else norm.c, blocks=n_blocks)
-    return norm, None if weights is None else weights.to(gamma.device), entry
+    return norm, weights, entry
 
 
 def _convert_linears(

@@ -6,14 +6,14 @@ For places where no linear of ours reads the norm, such as the last one before a
 straight-through in the backward, which is :func:`mxstats.kernels.mxnorm_backward`.
 """
 
-from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import nn
 
 from mxstats.formats import MXFP8_E4M3, BlockFormat, ScaleRule
 from mxstats.kernels import mxnorm, mxnorm_backward
+from mxstats.nn.calibrated import BlockWeighted
 from mxstats.nn.dequantise import decoding, dequantise
 from mxstats.nn.group import check_input, gain_of, refuse_double_backward
 from mxstats.nn.settings import Backend, Cast, Norm, cast_settings, label, mxnorm_settings
@@ -81,7 +81,7 @@ class _MXNorm(torch.autograd.Function):
         return dx.view(gradient.shape), None, None, None
 
 
-class MXNorm(nn.Module):
+class MXNorm(BlockWeighted):
     """The norm alone: out = dequantise(cast(ρ̃·x))·gain, in the type of x (rms = 1 before the gain).
 
     Parameters
@@ -137,8 +137,7 @@ class MXNorm(nn.Module):
         start = torch.zeros if unit_offset else torch.ones
         own = nn.Parameter(start(hidden_size, device=device, dtype=dtype)) if gain else None
         self.register_parameter("gamma", own)
-        kept = None if weights is None else weights.detach().clone().float().to(device)
-        self.register_buffer("block_weights", kept, persistent=False)
+        self.keep_block_weights(weights, device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [..., hidden_size] in the type of x."""
@@ -149,15 +148,6 @@ class MXNorm(nn.Module):
             )
         y = mx_norm(x, self.norm, self.cast, self.block_weights)
         return (y if self.gamma is None else y * gain_of(self.gamma, self.norm)).to(x.dtype)
-
-    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        # A cast of the module leaves the weights of the blocks in float32, as it leaves c.
-        kept = self.block_weights
-        super()._apply(fn, recurse)
-        moved = self.block_weights
-        if kept is not None and moved is not None and moved.dtype != kept.dtype:
-            self.block_weights = kept.to(moved.device)
-        return self
 
     def extra_repr(self) -> str:
         """Size, norm and format."""

@@ -1,26 +1,27 @@
 """Modules of a norm with the linears that read it: MXNorm's, and RMSNorm's as its baseline."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
 from typing import cast as cast_type
 
 import torch
 from torch import nn
 
 from mxstats.formats import MXFP8_E4M3, BlockFormat, ScaleRule
+from mxstats.nn.calibrated import BlockWeighted
 from mxstats.nn.group import norm_linear
 from mxstats.nn.settings import (
     Backend,
     Cast,
     Norm,
     cast_settings,
+    features_of,
     label,
     mxnorm_settings,
     rmsnorm_settings,
 )
 
 
-class NormLinear(nn.Module):
+class NormLinear(BlockWeighted):
     """What :class:`MXNormLinear` and :class:`RMSNormLinear` share: parameters and the operation.
 
     Attributes
@@ -48,10 +49,7 @@ class NormLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.in_features = in_features
-        self.is_single = isinstance(out_features, int)
-        features = [out_features] if isinstance(out_features, int) else list(out_features)
-        if not features:
-            raise ValueError("out_features=(): at least one linear is needed")
+        features, self.is_single = features_of(out_features)
         start = torch.zeros if unit_offset else torch.ones
         self.gamma = nn.Parameter(start(in_features, device=device, dtype=dtype))
         self.linears = nn.ModuleList(
@@ -77,15 +75,6 @@ class NormLinear(nn.Module):
             for out, linear in zip(outputs, self.each_linear(), strict=True)
         )
         return outputs[0] if self.is_single else outputs
-
-    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        # A cast of the module leaves the weights of the blocks in float32, as it leaves c.
-        kept = self.block_weights
-        super()._apply(fn, recurse)
-        moved = self.block_weights
-        if kept is not None and moved is not None and moved.dtype != kept.dtype:
-            self.block_weights = kept.to(moved.device)
-        return self
 
     def extra_repr(self) -> str:
         """Sizes, norm and format."""
@@ -171,8 +160,7 @@ class MXNormLinear(NormLinear):
         )
         super().__init__(in_features, out_features, bias, unit_offset, device, dtype)
         self.norm, self.cast = norm, cast
-        kept = None if weights is None else weights.detach().clone().float().to(device)
-        self.register_buffer("block_weights", kept, persistent=False)
+        self.keep_block_weights(weights, device)
 
 
 class RMSNormLinear(NormLinear):
@@ -204,7 +192,7 @@ class RMSNormLinear(NormLinear):
         )
         super().__init__(in_features, out_features, bias, unit_offset, device, dtype)
         self.norm, self.cast = norm, cast
-        self.block_weights = None
+        self.keep_block_weights(None, device)
 
 
 __all__: list[str] = ["MXNormLinear", "NormLinear", "RMSNormLinear"]

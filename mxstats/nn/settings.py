@@ -4,14 +4,16 @@ Named tuples of strings and numbers: a traced function takes each of their field
 and an autograd function can be handed the whole of one.
 """
 
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 
 from mxstats.formats import MXFP8_E4M3, BlockFormat, ScaleRule, block_format
 from mxstats.kernels.arguments import check_number
 from mxstats.kernels.backend import BACKENDS
-from mxstats.kernels.mxnorm_arguments import check_constant, static_tensor_scale
+from mxstats.kernels.mxnorm_arguments import check_constant, least_weight, static_tensor_scale
 from mxstats.kernels.spec import cast_spec
 from mxstats.nn.dequantise import decoding_of
 from mxstats.theory import constant
@@ -116,6 +118,11 @@ def mxnorm_settings(
         ``hidden_size`` below the block size; both c and weights; weights that are not [K] or with
         p other than 2; and what :func:`mxstats.constant` says of p.
     """
+    if isinstance(hidden_size, bool) or not isinstance(hidden_size, int):
+        raise TypeError(f"{name} must be an integer, got {hidden_size!r}")
+    for value, what in ((p, "p"), (c, "c")):
+        if value is not None:
+            _check_real(value, what)
     if hidden_size < block_size:
         raise ValueError(
             f"{name}={hidden_size}: below block_size={block_size}, one block would hold more "
@@ -132,11 +139,13 @@ def mxnorm_settings(
             f"weights has shape {tuple(weights.shape)}; ({n_blocks},) is needed, one for each "
             f"block of {block_size} in {hidden_size}"
         )
+    if weights is not None and not weights.is_meta:
+        least_weight(weights)
     fmt = _format_of(cast, block_size)
     g = None
     if block_format(fmt).tensor_scale:
         g = static_tensor_scale(fmt, hidden_size, p=p, c=c, weights=weights)
-    return Norm(MXNORM, check_number(eps, "eps"), unit_offset, p, c, block_size, fmt, g, backend)
+    return Norm(MXNORM, _checked_eps(eps), unit_offset, p, c, block_size, fmt, g, backend)
 
 
 def rmsnorm_settings(
@@ -144,13 +153,42 @@ def rmsnorm_settings(
 ) -> Norm:
     """Return the settings of an RMSNorm whose output is cast."""
     fmt = _format_of(cast, block_size)
-    return Norm(
-        RMSNORM, check_number(eps, "eps"), unit_offset, 2.0, None, block_size, fmt, None, backend
-    )
+    return Norm(RMSNORM, _checked_eps(eps), unit_offset, 2.0, None, block_size, fmt, None, backend)
 
 
 def _format_of(cast: Cast | None, block_size: int) -> str:
     return MXFP8_E4M3.with_block_size(block_size).key if cast is None else cast.fmt
+
+
+def features_of(out_features: int | Sequence[int]) -> tuple[list[int], bool]:
+    """Return the features of each linear, and whether one number alone was given.
+
+    Raises TypeError for anything but an integer or several, ValueError for none or below 1.
+    """
+    is_single = isinstance(out_features, int | np.integer)
+    features = [out_features] if is_single else out_features
+    if isinstance(features, str) or not isinstance(features, Iterable):
+        raise TypeError(f"out_features must be an integer or several, got {out_features!r}")
+    features = list(features)
+    if not features:
+        raise ValueError("out_features=(): at least one linear is needed")
+    for each in features:
+        if isinstance(each, bool) or not isinstance(each, int | np.integer):
+            raise TypeError(f"out_features must be integers, got {each!r}")
+        if each < 1:
+            raise ValueError(f"out_features={out_features}: must be at least 1")
+    return [int(each) for each in features], is_single
+
+
+def _checked_eps(eps: float) -> float:
+    _check_real(eps, "eps")
+    return check_number(eps, "eps")
+
+
+def _check_real(value: Any, name: str) -> None:
+    # A tensor of one number, or NumPy's, is one; a string, which float() would take, is none.
+    if isinstance(value, str | bytes | bool):
+        raise TypeError(f"{name} must be a number, got {value!r}")
 
 
 def label(cast: Cast | None) -> str:

@@ -6,12 +6,10 @@ it, with the linears' weights, and what it returns carries the outputs; each lin
 own and adds its bias.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import nn
 
+from mxstats.nn.calibrated import BlockWeighted
 from mxstats.nn.group import gain_of, norm_linear
 from mxstats.nn.norm import mx_norm
 from mxstats.nn.settings import Cast, Norm, label
@@ -64,10 +62,8 @@ class Projection(nn.Module):
         return f"{sizes}, output {self.index} of its norm"
 
 
-class Calibrated(nn.Module):
+class Calibrated(BlockWeighted):
     """What norms share: γ as ``weight``, settings, and perhaps the weights of the blocks."""
-
-    block_weights: torch.Tensor | None
 
     def __init__(
         self,
@@ -78,17 +74,7 @@ class Calibrated(nn.Module):
     ) -> None:
         super().__init__()
         self.weight, self.norm, self.cast = gamma, norm, cast
-        # Calibration is configuration: the state dict is that of the model as it was.
-        self.register_buffer("block_weights", block_weights, persistent=False)
-
-    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "Calibrated":
-        kept = self.block_weights
-        super()._apply(fn, recurse)
-        now = self.block_weights
-        # .to(bfloat16) is meant for parameters; calibration would lose 16 bits.
-        if kept is not None and now is not None and now.dtype != kept.dtype:
-            self.block_weights = kept.to(now.device)
-        return self
+        self.keep_block_weights(block_weights, gamma.device)
 
     def extra_repr(self) -> str:
         """Size, settings and constant."""

@@ -191,3 +191,37 @@ except ModuleNotFoundError as error:
     assert re.fullmatch(
         r"mxstats.nn.MXNormLinear needs torch: pip install 'mxstats\[torch\]'\n", done.stdout
     )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error", "message"),
+    [
+        ((64, None), TypeError, "out_features must be an integer or several, got None"),
+        ((64, "32"), TypeError, "out_features must be an integer or several, got '32'"),
+        ((64, (3.0,)), TypeError, "out_features must be integers, got 3.0"),
+        ((64, True), TypeError, "out_features must be integers, got True"),
+        ((64, -3), ValueError, "out_features=-3: must be at least 1"),
+        (("64", 3), TypeError, "in_features must be an integer, got '64'"),
+        ((64.0, 3), TypeError, "in_features must be an integer, got 64.0"),
+    ],
+)
+def test_sizes_that_are_none(sizes, error, message):
+    raises(error, message, lambda: MXNormLinear(*sizes))
+
+
+def test_numpy_integers_are_sizes():
+    assert MXNormLinear(64, np.int64(32)).out_features == 32
+
+
+@pytest.mark.parametrize("name", ["p", "c", "eps"])
+def test_a_string_is_no_number(name):
+    message = f"{name} must be a number, got '2'"
+    raises(TypeError, message, lambda: MXNormLinear(64, 3, **{name: "2"}))
+
+
+def test_weights_of_the_blocks_are_above_zero():
+    raises(
+        ValueError,
+        "weights[1]=-1: every weight must be above 0",
+        lambda: MXNormLinear(64, 3, weights=torch.tensor([1.0, -1.0])),
+    )

@@ -40,7 +40,8 @@ def test_operands_are_the_reference_quantisers(case):
         assert same_bits(operand.values, dequantised(x, fmt, rule, axis))
     if fmt.tensor_scale:
         g = 2000.0
-        assert same_bits(quantised(x, cast, 1, tensor_scale=g).values, dequantised(x, fmt, rule, 1, g))
+        given = quantised(x, cast, 1, tensor_scale=g)
+        assert same_bits(given.values, dequantised(x, fmt, rule, 1, g))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from mxstats import formats
-from mxstats.nn import MXLinear, MXNorm, MXNormLinear, RMSNormLinear
+from mxstats.nn import MXLinear, MXNorm, MXNormLinear, RMSNormLinear, convert
 from tests.nn.nets import Gated, run
 from tests.nn.oracle import (
     dequantised,
@@ -20,6 +20,7 @@ from tests.nn.oracle import (
     rows_of,
     same_bits,
 )
+from tests.nn.tiny_models import tiny_llama
 
 E4M3 = formats.MXFP8_E4M3
 NORMS = [MXNormLinear, RMSNormLinear]
@@ -215,6 +216,25 @@ def test_the_weights_of_blocks_are_float32_in_a_module_of_any_type():
             torch.float32
         )
         assert make(*sizes, weights=weights).to("meta").block_weights.is_meta
+
+
+@pytest.mark.parametrize("make", [lambda w: MXNormLinear(64, 32, weights=w, device="meta"),
+                                  lambda w: MXNorm(64, weights=w, device="meta")])  # fmt: skip
+def test_the_weights_of_blocks_outlive_the_meta_device(make):
+    # As FSDP2 starts: made without memory, given some, filled from a state dict without them.
+    weights = torch.tensor([0.3, 0.6])
+    module = make(weights)
+    assert module.block_weights.is_meta
+    module.to_empty(device="cpu")
+    assert torch.equal(module.block_weights, weights)
+
+
+def test_the_weights_of_blocks_of_a_converted_model_outlive_the_meta_device():
+    name, weights = "model.layers.0.input_layernorm", [0.17, 0.19]
+    model = tiny_llama().to("meta")
+    converted, _ = convert(model, constants={name: weights})
+    converted.to_empty(device="cpu")
+    assert converted.get_submodule(name).block_weights.tolist() == pytest.approx(weights)
 
 
 # --- shapes and strides ----------------------------------------------------------------------

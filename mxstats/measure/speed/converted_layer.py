@@ -9,16 +9,13 @@ bfloat16 where a block-scaled unit would take half the time or less.
 """
 
 import re
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import pandas as pd
 import torch
 
 from mxstats.measure.speed.timing import summary
 from mxstats.nn import convert
-
-LayerFunction: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 TOKENS = 8192
 LLAMA_3_8B = {
@@ -52,7 +49,7 @@ def group_of(kernel: str) -> str:
 
 def layer_of(
     variant: str, device: torch.device | str, *, sizes: dict[str, Any] | None = None, seed: int = 0
-) -> LayerFunction:
+) -> torch.nn.Module:
     """Return a layer as a function of hidden states [1, tokens, hidden size], all in bfloat16.
 
     Needs transformers. Every variant of one seed has the same parameters.
@@ -88,7 +85,7 @@ def measure_converted_layer(tokens: int = TOKENS, rounds: int = 20) -> pd.DataFr
     """Table of the variants, eager and compiled, on the current GPU.
 
     Columns: variant, way (eager or compiled), forward_us and backward_us with their 5 % and 95 %
-    points, peak_mib (of a forward and a backward, above what parameters and their gradients take),
+    points, peak_mib (of a forward and a backward, the gradients included, above the parameters),
     kernels (launched a forward and backward), and the device time of each group of kernels in µs.
     All of a way take turns, round after round.
     """
@@ -100,7 +97,8 @@ def measure_converted_layer(tokens: int = TOKENS, rounds: int = 20) -> pd.DataFr
         torch.compiler.reset()
         layers = {variant: layer_of(variant, device) for variant in VARIANTS}
         if way == "compiled":
-            layers = {name: torch.compile(layer, fullgraph=True) for name, layer in layers.items()}
+            for layer in layers.values():
+                layer.compile(fullgraph=True)
         times = _times(layers, x, gradient, rounds)
         lines += [
             {
@@ -119,17 +117,20 @@ def measure_converted_layer(tokens: int = TOKENS, rounds: int = 20) -> pd.DataFr
     return pd.DataFrame(lines)
 
 
-def _step(run: LayerFunction, x: torch.Tensor, d: torch.Tensor) -> None:
+def _step(run: torch.nn.Module, x: torch.Tensor, d: torch.Tensor) -> None:
+    # Else each parameter's gradient would be added to the last one.
+    run.zero_grad(set_to_none=True)
     run(x.detach().requires_grad_()).backward(d)
 
 
 def _times(
-    layers: dict[str, LayerFunction], x: torch.Tensor, d: torch.Tensor, rounds: int
+    layers: dict[str, torch.nn.Module], x: torch.Tensor, d: torch.Tensor, rounds: int
 ) -> dict[str, dict[str, float]]:
     events: dict[str, list[list[torch.cuda.Event]]] = {name: [] for name in layers}
     for at in range(4 + rounds):
         for name, run in layers.items():
             marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+            run.zero_grad(set_to_none=True)
             marks[0].record()
             out = run(x.detach().requires_grad_())
             marks[1].record()
@@ -151,7 +152,8 @@ def _times(
     return found
 
 
-def _peak(run: LayerFunction, x: torch.Tensor, d: torch.Tensor) -> float:
+def _peak(run: torch.nn.Module, x: torch.Tensor, d: torch.Tensor) -> float:
+    run.zero_grad(set_to_none=True)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -160,7 +162,7 @@ def _peak(run: LayerFunction, x: torch.Tensor, d: torch.Tensor) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def _kernels(run: LayerFunction, x: torch.Tensor, d: torch.Tensor) -> dict[str, float]:
+def _kernels(run: torch.nn.Module, x: torch.Tensor, d: torch.Tensor) -> dict[str, float]:
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
