@@ -51,6 +51,8 @@ def read_constants(
     """
     if constants is None:
         return {}
+    if constants == "":
+        raise ValueError("constants='': the path of a JSON file is needed")
     if isinstance(constants, str | os.PathLike):
         constants = _read_file(Path(constants), p, block_size)
     if _is_number(constants):
@@ -70,7 +72,7 @@ def read_constants(
 
 
 def _constant(name: str, value: Any) -> float | torch.Tensor:
-    if _is_number(value):
+    if _is_number(value) or (isinstance(value, torch.Tensor) and value.ndim == 0):
         return float(value)
     try:
         if isinstance(value, torch.Tensor):

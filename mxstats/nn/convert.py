@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from mxstats.formats import MXFP8_E4M3, BlockFormat, ScaleRule
-from mxstats.kernels.mxnorm_arguments import least_weight
 from mxstats.nn.constants import Constants, read_constants
 from mxstats.nn.families import (
     Family,
@@ -86,7 +85,9 @@ def convert(
 
     For FSDP2, convert first, then ``fully_shard`` whole decoder layers, not their parts: a norm
     reads the weights of its linears, so they must be gathered together. Convert before
-    ``torch.compile`` and DDP as well.
+    ``torch.compile`` and DDP as well. A constant c is a constant of the compiled graph: compiled
+    layer by layer, calibrated ones make a graph each, for which torch's ``recompile_limit`` (8)
+    has to be above their number; weights of blocks are tensors and share one.
 
     Parameters
     ----------
@@ -107,7 +108,8 @@ def convert(
         Whether the norm behind the last layer becomes an MXNorm of its own (no linear of ours need
         read it), its output cast and the gain multiplied after; with ``"rmsnorm"`` it stays.
     head
-        Whether ``lm_head`` takes quantised operands.
+        Whether ``lm_head`` takes quantised operands; ``resize_token_embeddings`` of transformers
+        refuses such a head.
     linears
         Whether the attention's output and the MLP's down projection do.
 
@@ -163,10 +165,17 @@ def _check(model: nn.Module, norm: str) -> None:
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if norm not in NORMS:
         raise ValueError(f"norm={norm!r} is unknown; known are {', '.join(NORMS)}")
-    for module in model.modules():
+    for name, module in model.named_modules():
+        kind = type(module).__name__
         if hasattr(module, "_orig_mod") or isinstance(module, nn.parallel.DistributedDataParallel):
+            raise ValueError(f"model holds a {kind}: convert before compiling or wrapping it")
+        if kind.startswith("FSDP"):
+            raise ValueError(f"{name or 'model'} is sharded ({kind}): convert before fully_shard")
+        # A copy of it would run the original's function, on the original's modules.
+        if "forward" in vars(module):
             raise ValueError(
-                f"model holds a {type(module).__name__}: convert before compiling or wrapping it"
+                f"{name or 'model'} has a forward of its own in place of {kind}'s: convert before "
+                f"patching or compiling it"
             )
 
 
@@ -239,9 +248,8 @@ def _norm_settings(
             eps=eps_of(old),
             unit_offset=family.unit_offset,
             backend=settings.backend,
+            name="hidden_size",
         )
-        if weights is not None:
-            least_weight(weights)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     note = about_constant(norm, n_blocks, given is not None)

@@ -122,6 +122,10 @@ def check_linear(model: nn.Module, name: str) -> nn.Linear:
     # A subclass (quantised, with an adapter) computes something else.
     if type(found) is not nn.Linear:
         raise ValueError(f"{name} is {full_name(found)}; torch.nn.Linear is needed")
+    if "weight" not in found._parameters:
+        raise ValueError(
+            f"{name}: its weight is made of others (pruned, say); a parameter is needed"
+        )
     return found
 
 
