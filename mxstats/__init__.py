@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from mxstats.activations import ActivationStore, capture
+    from mxstats.activations import ActivationStore, capture, monitor
     from mxstats.errors import CaptureError, MxstatsError, StoreError
     from mxstats.formats import BlockFormat, ElementFormat, ScaleFormat, ScaleRule, quantize
     from mxstats.measure import calibrate, validate
@@ -50,6 +50,7 @@ _HOME = {
     "constant_asymptotic": "mxstats.theory",
     "distribution": "mxstats.theory",
     "format_error": "mxstats.theory",
+    "monitor": "mxstats.activations",
     "output_bounds": "mxstats.theory",
     "quantize": "mxstats.formats",
     "rms_error": "mxstats.theory",
@@ -82,6 +83,7 @@ __all__ = [
     "constant_asymptotic",
     "distribution",
     "format_error",
+    "monitor",
     "output_bounds",
     "quantize",
     "rms_error",

@@ -1,21 +1,26 @@
-"""Rows that enter a model's norms, kept while the model runs.
+"""Statistics and a sample of the rows that enter a model's norms, taken while the model runs.
 
-A forward pre-hook on each picked module copies the module's input, flattened to rows of
-``hidden_size``, to the CPU. The hooks live exactly as long as the ``with`` block.
+A forward pre-hook on each picked module sees the module's input, flattened to rows of
+``hidden_size``; one on the model itself sees which tokens are read. The hooks live exactly as long
+as the ``with`` block.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mxstats.activations.captured import Captured, CapturedLayer
+from mxstats.activations.passes import Pass, is_recomputation, read_arguments
 from mxstats.activations.pick import Modules, listed, named_modules, pick_modules
-from mxstats.activations.roles import Role, layer_index, role_of
+from mxstats.activations.roles import role_of
 from mxstats.errors import CaptureError
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
+
+__all__ = ["Captured", "CapturedLayer", "capture", "listening"]
 
 _COMPILED = (
     "the model is compiled, and code that torch.compile made before the hooks were placed does "
@@ -28,30 +33,57 @@ def capture(
     model: "nn.Module",
     modules: Modules = None,
     *,
-    keep_rows: int = 65536,
+    out: str | Path | None = None,
+    keep_rows: int = 4096,
     where: str = "input",
+    statistics: bool = True,
+    block_size: int = 32,
+    seed: int = 0,
+    resume: bool = False,
+    overwrite: bool = False,
+    dtype: str = "bfloat16",
 ) -> Iterator["Captured"]:
-    """Keep what enters the RMSNorms of ``model`` during the ``with`` block.
+    """Take statistics, and keep a sample, of what enters the RMSNorms of ``model``.
 
     >>> with capture(model) as seen:  # doctest: +SKIP
     ...     model(ids)
     >>> seen["model.norm"].rows.shape  # doctest: +SKIP
     torch.Size([64, 576])
 
+    Memory does not grow with the tokens: statistics have a fixed size, and rows are kept of a
+    uniform sample of at most ``keep_rows`` tokens, the same in every layer. A forward that
+    activation checkpointing repeats in the backward pass is not counted again.
+
     Parameters
     ----------
     model
         Any ``torch.nn.Module``. Run it uncompiled, or compile it inside the block: code that
-        ``torch.compile`` made before knows nothing of the hooks. A forward that activation
-        checkpointing repeats in the backward pass counts again.
+        ``torch.compile`` made before knows nothing of the hooks.
     modules
         None for every RMSNorm; or a module class, a glob over qualified names, or a function
         ``(name, module) -> bool``.
+    out
+        Folder of a store to make; rows go there while the model runs, in ``dtype``, and what the
+        block yields holds none. None keeps them in memory.
     keep_rows
-        Most rows kept a layer. The first ones are kept; later ones are counted, not kept.
+        Most tokens whose rows are kept; a norm on heads has several rows a token. All rows in
+        order where the model reads no more; 0 for statistics alone.
     where
         ``"input"``, the only place there is: what the module is called with, its first argument,
         positional or by keyword.
+    statistics
+        Whether to take :class:`mxstats.activations.statistics.Statistics`, on the rows' device.
+    block_size
+        B of the statistics.
+    seed
+        Which sample. It does not depend on how tokens are split into passes.
+    resume
+        Continue an interrupted capture into ``out`` at its last complete shard. The block's
+        ``tokens_read`` says how many tokens are in it: go on behind them.
+    overwrite
+        Replace a store, or discard an interrupted capture, that is at ``out``.
+    dtype
+        Dtype of the store, ``"bfloat16"`` or ``"float32"``.
 
     Yields
     ------
@@ -65,152 +97,143 @@ def capture(
         Nothing is picked; an input that is not a floating-point tensor, or changes its width; or,
         where the block ends without an exception, a picked module that was never called, or was
         left out of some passes through a compiled ``model``.
+    StoreError
+        ``out`` is taken or cannot be written; an interrupted capture there, or, with ``resume``,
+        one of other settings.
     TypeError
-        ``model``, ``modules`` or ``keep_rows`` is of the wrong kind.
+        ``model``, ``modules``, ``keep_rows`` or ``block_size`` is of the wrong kind.
     ValueError
-        ``keep_rows`` below 1, or another ``where``.
+        ``keep_rows`` below 0, ``block_size`` below 1, or another ``where``.
     """
-    _check_options(keep_rows, where)
+    check_options(keep_rows, where, block_size)
+    with ExitStack() as stack:
+        seen = stack.enter_context(
+            listening(
+                model,
+                modules,
+                keep_rows=keep_rows,
+                block_size=block_size if statistics else None,
+                seed=seed,
+            )
+        )
+        if out is not None:
+            from mxstats.activations.stream import streaming
+
+            name = getattr(getattr(model, "config", None), "name_or_path", "")
+            about = {"model": name or type(model).__name__, "revision": None, "text": "not said"}
+            stack.enter_context(
+                streaming(seen, out, about=about, dtype=dtype, resume=resume, overwrite=overwrite)
+            )
+        yield seen
+
+
+@contextmanager
+def listening(
+    model: "nn.Module",
+    modules: Modules = None,
+    *,
+    keep_rows: int,
+    block_size: int | None = 32,
+    seed: int = 0,
+    active: Callable[[int], bool] | None = None,
+) -> Iterator[Captured]:
+    """The hooks of :func:`capture`, and nothing else; ``active(pass number)`` picks passes."""
     picked = pick_modules(model, modules)
     all_names = set(named_modules(model))
+    first = _first_number()
     seen = Captured(
-        {name: CapturedLayer(name, role_of(name, all_names), keep_rows) for name in picked}
+        {
+            name: CapturedLayer(
+                name,
+                role_of(name, all_names),
+                keep_rows,
+                seed=seed,
+                block_size=block_size,
+                first_token=first,
+            )
+            for name in picked
+        },
+        keep_rows=keep_rows,
+        seed=seed,
+        first_token=first,
     )
-    passes: list[None] = []
+    whole = _Whole(seen, active)
+    before = seen.passes
     with ExitStack() as hooks:
-        if _is_compiled(model):
-            # The hooks of the outermost module run outside of the compiled code.
-            counter = model.register_forward_pre_hook(lambda *_: passes.append(None))
-            hooks.callback(counter.remove)
+        for handle in (
+            model.register_forward_pre_hook(whole.begin, with_kwargs=True),
+            model.register_forward_hook(whole.end),
+        ):
+            hooks.callback(handle.remove)
         for name, module in picked.items():
-            hook = _hook_for(seen[name], _first_parameter(module))
+            hook = _hook_for(seen[name], _first_parameter(module), whole)
+            # Bound methods and closures over them live as long as the handle, not longer.
             handle = module.register_forward_pre_hook(hook, with_kwargs=True)
             hooks.callback(handle.remove)
         yield seen
+    if active is None:
+        _check_calls(seen, seen.passes - before, compiled=_is_compiled(model))
+
+
+class _Whole:
+    """What goes on in the model as a whole: the pass that is running."""
+
+    def __init__(self, seen: Captured, active: Callable[[int], bool] | None):
+        self._seen, self._active = seen, active
+        self.reading: Pass | None = None
+        self.listens = True
+        self._calls = 0
+
+    def begin(self, model: "nn.Module", args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if is_recomputation():
+            return
+        self.listens = self._active is None or self._active(self._calls)
+        self._calls += 1
+        if not self.listens:
+            return
+        seen = self._seen
+        self.reading = read_arguments(model, args, kwargs, seen.passes, seen.next_token)
+        seen.passes += 1
+        if self.reading is not None:
+            seen.begin(self.reading)
+
+    def end(self, *_: Any) -> None:
+        if not is_recomputation():
+            self.reading = None
+            if self.listens and self._seen.after_pass is not None:
+                self._seen.after_pass()
+
+
+def _check_calls(seen: Captured, passes: int, *, compiled: bool) -> None:
     silent = [layer.name for layer in seen if layer.calls == 0]
     if silent:
-        raise CaptureError(_never_called(silent, compiled=_is_compiled(model)))
-    partly = [layer.name for layer in seen if layer.calls < len(passes)]
-    if partly:
+        raise CaptureError(_never_called(silent, compiled=compiled))
+    partly = [layer.name for layer in seen if layer.calls < passes]
+    if partly and compiled:
         # A new input shape compiles again, hooks included, while older shapes go without them.
         raise CaptureError(
-            f"missing from some of the {len(passes)} passes: {listed(partly)}; {_COMPILED}"
+            f"missing from some of the {passes} passes: {listed(partly)}; {_COMPILED}"
         )
 
 
-class CapturedLayer:
-    """What was seen at one module.
-
-    Attributes
-    ----------
-    name : str
-        Qualified name of the module.
-    role : str
-        Its part in the decoder, one of :data:`mxstats.activations.roles.ROLES`.
-    index : int or None
-        Number of the decoder layer it lies in.
-    calls : int
-        How often the module was called.
-    rows_seen : int
-        Rows that went through, kept or not.
-    """
-
-    def __init__(self, name: str, role: Role, keep_rows: int):
-        self.name = name
-        self.role: Role = role
-        self.index = layer_index(name)
-        self.calls = 0
-        self.rows_seen = 0
-        self._room = keep_rows
-        self._chunks: list[torch.Tensor] = []
-
-    @property
-    def rows(self) -> "torch.Tensor":
-        """The rows kept: ``[rows, hidden_size]``, in the input's dtype, on the CPU, detached.
-
-        Raises
-        ------
-        CaptureError
-            The module has seen no row yet.
-        """
-        import torch
-
-        if not self._chunks:
-            raise CaptureError(f"{self.name} has not seen a row yet")
-        if len(self._chunks) > 1:
-            self._chunks = [torch.cat(self._chunks)]
-        return self._chunks[0]
-
-    def add(self, hidden: Any) -> None:
-        """Count the rows of ``hidden``, ``[..., hidden_size]``, and keep those there is room for.
-
-        Raises
-        ------
-        CaptureError
-            Not a floating-point tensor, or not as wide as the rows before it.
-        """
-        import torch
-
-        if not isinstance(hidden, torch.Tensor) or not hidden.is_floating_point():
-            kind = hidden.dtype if isinstance(hidden, torch.Tensor) else type(hidden).__name__
-            raise CaptureError(f"the input of {self.name} is {kind}, not a floating-point tensor")
-        if hidden.ndim == 0:
-            raise CaptureError(f"the input of {self.name} is a single number, not rows")
-        width = hidden.shape[-1]
-        if self._chunks and width != self._chunks[0].shape[1]:
-            raise CaptureError(
-                f"the input of {self.name} was {self._chunks[0].shape[1]} wide and is now {width}"
-            )
-        rows = hidden.detach().reshape(-1, width)
-        kept = rows[: self._room]
-        if len(kept):
-            # A copy of its own: a view would keep the model's whole buffer alive.
-            self._chunks.append(kept.to("cpu", copy=True, memory_format=torch.contiguous_format))
-        self._room -= len(kept)
-        self.calls += 1
-        self.rows_seen += len(rows)
-
-    def __repr__(self) -> str:
-        kept = sum(len(chunk) for chunk in self._chunks)
-        return f"CapturedLayer({self.name!r}, {self.role}, {kept} of {self.rows_seen} rows kept)"
-
-
-class Captured:
-    """The layers of one capture, in the model's order.
-
-    Iterating gives :class:`CapturedLayer` objects; ``captured[name]`` gives one of them.
-    """
-
-    def __init__(self, layers: Mapping[str, CapturedLayer]):
-        self._layers = dict(layers)
-
-    @property
-    def names(self) -> list[str]:
-        """Qualified names of the layers."""
-        return list(self._layers)
-
-    def __getitem__(self, name: str) -> CapturedLayer:
-        if name not in self._layers:
-            raise CaptureError(f"no layer {name!r} was captured, only {listed(self.names)}")
-        return self._layers[name]
-
-    def __iter__(self) -> Iterator[CapturedLayer]:
-        return iter(self._layers.values())
-
-    def __len__(self) -> int:
-        return len(self._layers)
-
-    def __repr__(self) -> str:
-        return f"Captured({len(self)} layers)"
-
-
-def _check_options(keep_rows: int, where: str) -> None:
-    if isinstance(keep_rows, bool) or not isinstance(keep_rows, int):
-        raise TypeError(f"keep_rows must be an integer, got {keep_rows!r}")
-    if keep_rows < 1:
-        raise ValueError(f"keep_rows must be at least 1, got {keep_rows}")
+def check_options(keep_rows: int, where: str, block_size: int) -> None:
+    """Raise TypeError or ValueError for options that :func:`capture` does not take."""
+    for name, value, least in (("keep_rows", keep_rows, 0), ("block_size", block_size, 1)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an integer, got {value!r}")
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
     if where != "input":
         raise ValueError(f"where must be 'input', got {where!r}")
+
+
+def _first_number() -> int:
+    # Processes that read different tokens number them apart, unless they are told better.
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank() << 40
+    return 0
 
 
 def _first_parameter(module: "nn.Module") -> str | None:
@@ -221,14 +244,16 @@ def _first_parameter(module: "nn.Module") -> str | None:
     return parameters[0].name if parameters and parameters[0].kind in named else None
 
 
-def _hook_for(layer: CapturedLayer, parameter: str | None) -> Any:
+def _hook_for(layer: CapturedLayer, parameter: str | None, whole: _Whole) -> Any:
     def keep_input(_: "nn.Module", args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not whole.listens or is_recomputation():
+            return
         if args:
-            layer.add(args[0])
+            layer.add(args[0], whole.reading)
         elif parameter is not None and parameter in kwargs:
-            layer.add(kwargs[parameter])
+            layer.add(kwargs[parameter], whole.reading)
         elif len(kwargs) == 1:
-            layer.add(*kwargs.values())
+            layer.add(next(iter(kwargs.values())), whole.reading)
         else:
             raise CaptureError(
                 f"{layer.name} was called without {parameter or 'a first argument'!r}: "

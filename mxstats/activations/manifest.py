@@ -13,7 +13,7 @@ from mxstats.errors import StoreError
 
 MANIFEST = "manifest.json"
 FORMAT = "mxstats-activations"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ITEM_BYTES = {"bfloat16": 2, "float32": 4}
 DTYPES = tuple(ITEM_BYTES)
 
@@ -44,6 +44,9 @@ class LayerInfo:
         Entries of a row.
     rows
         Rows stored.
+    group
+        Rows that go together in a shard: those of one token, where a capture wrote its shards
+        while the model ran; 1 where shards cut anywhere, as in every store of version 1.
     """
 
     name: str
@@ -51,11 +54,20 @@ class LayerInfo:
     index: int | None
     hidden_size: int
     rows: int
+    group: int = 1
+
+    @property
+    def groups(self) -> int:
+        """Groups of rows."""
+        return -(-self.rows // self.group)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One file: rows ``first_row`` to ``first_row + rows`` of every layer that has them."""
+    """One file: rows ``first_row`` to ``first_row + rows`` of every layer that has them.
+
+    For a layer with ``group`` above 1, count groups of rows instead.
+    """
 
     file: str
     first_row: int
@@ -65,7 +77,17 @@ class Shard:
 
     def rows_of(self, layer: LayerInfo) -> int:
         """How many rows of ``layer`` lie in this shard."""
-        return max(0, min(self.rows, layer.rows - self.first_row))
+        left = layer.rows - self.first_row * layer.group
+        return max(0, min(self.rows * layer.group, left))
+
+
+@dataclass(frozen=True)
+class StatisticsFile:
+    """The file of the streaming statistics."""
+
+    file: str
+    sha256: str
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -79,20 +101,24 @@ class Manifest:
     dtype
         ``bfloat16`` or ``float32``, the dtype in the shards.
     tokens
-        Number of tokens read, every BOS included.
+        Number of tokens that have rows here, every BOS included.
     window
         Tokens read at a time, the BOS that begins each window included.
     token_ids_sha256
         SHA-256 of the token ids as little-endian 64-bit integers.
     rows
-        Rows of the longest layer. Norms on whole hidden states have one row a token, norms on
-        heads one a token and head.
+        Rows of the longest layer, in groups. Norms on whole hidden states have one row a token,
+        norms on heads one a token and head.
     layers, shards
         In the model's order, and in the order of their rows.
     versions
         Library name to version, at the time of the capture.
     created
         ISO date.
+    tokens_read
+        Number of tokens read, of which ``tokens`` are a sample; the statistics are of all.
+    statistics
+        The file of the statistics, None where there are none, as in every store of version 1.
     """
 
     model: str
@@ -107,6 +133,8 @@ class Manifest:
     shards: tuple[Shard, ...]
     versions: Mapping[str, str]
     created: str
+    tokens_read: int
+    statistics: StatisticsFile | None = None
 
     def bytes_of_rows(self, shard: Shard) -> int:
         """How many bytes the rows in ``shard`` take, the file's header aside."""
@@ -166,11 +194,20 @@ class _Reader:
         self._path = path
 
     def manifest(self, record: dict[str, Any]) -> Manifest:
+        if record["format_version"] == 1:
+            record = {**record, "tokens_read": record.get("tokens"), "statistics": None}
+            old = record.get("layers")
+            if isinstance(old, list):
+                with_group = [{**one, "group": 1} if isinstance(one, dict) else one for one in old]
+                record["layers"] = with_group
         values = self._fields(record, Manifest, "")
+        if values["statistics"] is not None:
+            values["statistics"] = self._statistics(values["statistics"])
         values["layers"] = tuple(self._layer(item) for item in self._list(record, "layers"))
         values["shards"] = tuple(self._shard(item) for item in self._list(record, "shards"))
-        for name in ("tokens", "window", "rows"):
+        for name in ("tokens", "window", "rows", "tokens_read"):
             self._need(_is_count(values[name]), name, values[name])
+        self._need(values["tokens_read"] >= values["tokens"], "tokens_read", values["tokens_read"])
         for name in ("model", "text", "token_ids_sha256", "created"):
             self._need(_is_text(values[name]), name, values[name])
         revision, versions = values["revision"], values["versions"]
@@ -196,7 +233,7 @@ class _Reader:
             seen.add(layer.name)
 
     def _check_rows(self, manifest: Manifest) -> None:
-        longest = max(layer.rows for layer in manifest.layers)
+        longest = max(layer.groups for layer in manifest.layers)
         self._need(manifest.rows == longest, "rows", manifest.rows)
         end = 0
         for shard in manifest.shards:
@@ -217,23 +254,33 @@ class _Reader:
         self._need(_is_text(values["name"]), "layers.name", values["name"])
         self._need(values["role"] in ROLES, "layers.role", values["role"])
         self._need(index is None or _is_count(index), "layers.index", index)
-        for name in ("hidden_size", "rows"):
+        for name in ("hidden_size", "rows", "group"):
             self._need(_is_count(values[name]), f"layers.{name}", values[name])
-        self._need(values["hidden_size"] >= 1, "layers.hidden_size", values["hidden_size"])
+        for name in ("hidden_size", "group"):
+            self._need(values[name] >= 1, f"layers.{name}", values[name])
         return LayerInfo(**values)
 
     def _shard(self, record: Any) -> Shard:
         values = self._fields(record, Shard, "shards.")
+        self._check_file(values, "shards.")
+        for name in ("first_row", "rows"):
+            self._need(_is_count(values[name]), f"shards.{name}", values[name])
+        return Shard(**values)
+
+    def _statistics(self, record: Any) -> StatisticsFile:
+        values = self._fields(record, StatisticsFile, "statistics.")
+        self._check_file(values, "statistics.")
+        return StatisticsFile(**values)
+
+    def _check_file(self, values: dict[str, Any], prefix: str) -> None:
         file = values["file"]
         # A manifest is data from elsewhere: it may not name files outside its own folder.
         inside = _is_text(file) and not (
             file == "" or PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts
         )
-        self._need(inside, "shards.file", file)
-        self._need(_is_text(values["sha256"]), "shards.sha256", values["sha256"])
-        for name in ("first_row", "rows", "bytes"):
-            self._need(_is_count(values[name]), f"shards.{name}", values[name])
-        return Shard(**values)
+        self._need(inside, f"{prefix}file", file)
+        self._need(_is_text(values["sha256"]), f"{prefix}sha256", values["sha256"])
+        self._need(_is_count(values["bytes"]), f"{prefix}bytes", values["bytes"])
 
     def _fields(self, record: Any, kind: type, prefix: str) -> dict[str, Any]:
         if not isinstance(record, dict):

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 # What torch.compile puts into a qualified name; dropping it makes names independent of it.
 _WRAPPER = "_orig_mod"
 _NAMES_SHOWN = 5
+# Norms of a model that mxstats.nn has converted, known by name: capturing needs no nn.
+_CONVERTED = frozenset(
+    {"SharedMXNorm", "SharedRMSNorm", "FinalMXNorm", "MXNorm", "MXNormLinear", "RMSNormLinear"}
+)
 
 Modules: TypeAlias = "type[nn.Module] | str | Callable[[str, nn.Module], bool] | None"
 
@@ -33,7 +37,8 @@ def pick_modules(model: "nn.Module", modules: Modules = None) -> dict[str, "nn.M
         Any ``torch.nn.Module``.
     modules
         None for every RMSNorm (a class whose name ends in ``RMSNorm``, or
-        ``torch.nn.RMSNorm``); a module class; a glob over qualified names such as
+        ``torch.nn.RMSNorm``) and every norm of a converted model, by the names of
+        ``mxstats.nn``'s classes; a module class; a glob over qualified names such as
         ``"*.layers.3.*norm"``; or a function ``(name, module) -> bool``.
 
     Raises
@@ -72,7 +77,9 @@ def _predicate(modules: Modules) -> tuple[Callable[[str, "nn.Module"], bool], st
     if modules is None:
         return (
             lambda _, module: (
-                isinstance(module, nn.RMSNorm) or type(module).__name__.endswith("RMSNorm")
+                isinstance(module, nn.RMSNorm)
+                or type(module).__name__.endswith("RMSNorm")
+                or type(module).__name__ in _CONVERTED
             ),
             "an RMSNorm",
         )

@@ -4,19 +4,25 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mxstats.activations.capture import Captured, capture
+import numpy as np
+
+from mxstats.activations import ranks
+from mxstats.activations.capture import Captured, check_options, listening
 from mxstats.activations.models import SMOLLM2, describe_model, load_model
 from mxstats.activations.pick import Modules
 from mxstats.activations.store import ActivationStore
+from mxstats.activations.stream import streaming
 from mxstats.activations.text import read_text, text_name, tokenize
-from mxstats.activations.write import check_plain, check_target, write_store
+from mxstats.activations.write import check_plain, check_target, store_bytes
 
 if TYPE_CHECKING:
     from torch import nn
 
 Progress = Callable[[int, int], None]
+_PROBE_TOKENS = 64
 
 
 def capture_to_store(
@@ -28,14 +34,21 @@ def capture_to_store(
     modules: Modules = None,
     window: int = 512,
     dtype: str = "bfloat16",
+    keep_rows: int | None = None,
+    statistics: bool = True,
+    block_size: int = 32,
+    seed: int = 0,
+    resume: bool = False,
     overwrite: bool = False,
+    announce: Callable[["Estimate"], None] | None = None,
     progress: Progress | None = None,
     created: date | None = None,
 ) -> ActivationStore:
     """Run a model over a text and store what enters its RMSNorms.
 
-    All rows are held in memory, in float32, until the store is written:
-    twice :func:`mxstats.activations.write.store_bytes` for a bfloat16 store.
+    Rows go to disk a shard of 1,024 tokens at a time, so memory does not grow with the tokens.
+    Under ``torchrun`` every process reads its share of the windows, and the store is the one that
+    a single process would write.
 
     Parameters
     ----------
@@ -53,8 +66,16 @@ def capture_to_store(
         Tokens of one forward pass: a BOS and ``window - 1`` tokens of the text.
     dtype
         Dtype of the store, ``"bfloat16"`` or ``"float32"``.
+    keep_rows
+        Most tokens whose rows are kept, a uniform sample; None for all, 0 for statistics alone.
+    statistics, block_size, seed
+        As :func:`capture` takes them.
+    resume
+        Continue an interrupted capture of the same settings at its last complete shard.
     overwrite
-        Replace a store that is already there.
+        Replace a store that is already there, or discard an interrupted capture.
+    announce
+        Called once with the :class:`Estimate`, before the first pass; that takes two short passes.
     progress
         Called with the tokens done and the tokens to do, once before the first pass and once
         after each.
@@ -72,28 +93,108 @@ def capture_to_store(
     _check_window(window)
     if tokens < 1:
         raise ValueError(f"tokens must be at least 1, got {tokens}")
+    check_options(0 if keep_rows is None else keep_rows, "input", block_size)
     check_plain("model", str(model))
     check_plain("text", text_name(text))
     check_target(out, overwrite=overwrite)
     content = read_text(text)
     network, tokenizer = load_model(model)
     windows = text_windows(tokenizer, content, max_tokens=tokens, window=window)
-    captured = run_windows(network, windows, modules=modules, progress=progress)
-    ids = [token for part in windows for token in part]
     name, revision = describe_model(model, network)
-    return write_store(
-        out,
-        captured,
-        model=name,
-        revision=revision,
-        text=text_name(text),
-        token_ids=ids,
-        token_texts=[tokenizer.decode([token]) for token in ids],
-        window=window,
-        dtype=dtype,
-        overwrite=overwrite,
-        created=created,
-    )
+    with ranks.from_environment():
+        if announce is not None and ranks.rank() == 0:
+            announce(estimate(network, windows, modules=modules, dtype=dtype, keep_rows=keep_rows))
+        _stream_windows(
+            network,
+            windows,
+            out,
+            modules=modules,
+            keep_rows=sys.maxsize if keep_rows is None else keep_rows,
+            block_size=block_size if statistics else None,
+            seed=seed,
+            progress=progress,
+            about={"model": name, "revision": revision, "text": text_name(text)},
+            dtype=dtype,
+            resume=resume,
+            overwrite=overwrite,
+            settings={"window": window, "tokens": tokens, "block_size": block_size},
+            tokenizer=tokenizer,
+            window=window,
+            created=created,
+        )
+        ranks.barrier()
+    return ActivationStore(out)
+
+
+class Estimate(NamedTuple):
+    """What a capture will take: ``bytes`` of rows on disk, ``seconds`` of this machine."""
+
+    bytes: int
+    seconds: float
+
+
+def estimate(
+    model: "nn.Module",
+    windows: Sequence[Sequence[int]],
+    *,
+    modules: Modules = None,
+    dtype: str = "bfloat16",
+    keep_rows: int | None = None,
+) -> Estimate:
+    """Size and time of capturing ``windows``, from a pass over the first tokens.
+
+    The bytes are those of the rows; the time is that of one pass of at most 64 tokens, scaled, and
+    long windows are read somewhat faster than that.
+    """
+    import torch
+
+    total = sum(len(window) for window in windows)
+    head = list(windows[0][:_PROBE_TOKENS])
+    ids = torch.tensor([head], device=next(model.parameters()).device)
+    with torch.no_grad(), listening(model, modules, keep_rows=0) as seen:
+        model(ids)
+        begin = perf_counter()
+        model(ids)
+        seconds = perf_counter() - begin
+    kept = total if keep_rows is None else min(total, keep_rows)
+    values = [layer.hidden_size * layer.group for layer in seen]
+    size = store_bytes(values, kept, dtype=dtype)
+    return Estimate(size, seconds / len(head) * total / ranks.world_size())
+
+
+def _stream_windows(
+    model: "nn.Module",
+    windows: Sequence[Sequence[int]],
+    out: str | Path,
+    *,
+    modules: Modules,
+    keep_rows: int,
+    block_size: int | None,
+    seed: int,
+    progress: Progress | None,
+    **options: Any,
+) -> None:
+    import torch
+
+    total = sum(len(window) for window in windows)
+    starts = np.cumsum([0, *(len(window) for window in windows)])
+    # Every process reads its share of the windows, under their numbers in the whole reading.
+    mine = range(ranks.rank(), len(windows), ranks.world_size())
+    device = next(model.parameters()).device
+    with (
+        torch.no_grad(),
+        listening(model, modules, keep_rows=keep_rows, block_size=block_size, seed=seed) as seen,
+        streaming(seen, out, **options),
+    ):
+        done = sum(len(windows[i]) for i in mine[: seen.passes])
+        if progress is not None:
+            progress(done, total)
+        for i in mine[seen.passes :]:
+            seen.next_token = int(starts[i])
+            model(torch.tensor([list(windows[i])], device=device))
+            done += len(windows[i])
+            if progress is not None:
+                progress(done, total)
 
 
 def run_windows(
@@ -114,7 +215,10 @@ def run_windows(
     device = next(model.parameters()).device
     if progress is not None:
         progress(done, total)
-    with torch.no_grad(), capture(model, modules, keep_rows=sys.maxsize) as captured:
+    with (
+        torch.no_grad(),
+        listening(model, modules, keep_rows=sys.maxsize, block_size=None) as captured,
+    ):
         for window in windows:
             model(torch.tensor([list(window)], device=device))
             done += len(window)

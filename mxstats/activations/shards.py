@@ -31,17 +31,27 @@ _checked: set[tuple[str, int, int, str]] = set()
 
 
 def write_shard(
-    folder: Path, file: str, first_row: int, tensors: Mapping[str, NDArray[Any]]
+    folder: Path,
+    file: str,
+    first_row: int,
+    tensors: Mapping[str, NDArray[Any]],
+    *,
+    rows: int | None = None,
 ) -> Shard:
-    """Write ``tensors``, ``[rows, hidden_size]`` by layer name, and say what was written."""
+    """Write ``tensors``, ``[rows, hidden_size]`` by layer name, and say what was written.
+
+    ``rows`` counts groups where layers have several rows a token; the longest layer by default.
+    """
     data = save(dict(tensors))
     path = folder / file
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(data)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)
     return Shard(
         file=file,
         first_row=first_row,
-        rows=max(len(rows) for rows in tensors.values()),
+        rows=max(len(one) for one in tensors.values()) if rows is None else rows,
         sha256=hashlib.sha256(data).hexdigest(),
         bytes=len(data),
     )
@@ -102,6 +112,16 @@ def read_rows(folder: Path, shard: Shard, layer: LayerInfo, dtype: str) -> NDArr
                     f"{entry.get_shape()} instead of {_CODES[dtype]} {expected}"
                 )
             return opened.get_tensor(layer.name)
+    except (SafetensorError, OSError) as error:
+        raise StoreError(f"shard {shard.file} of {folder} cannot be read: {error}") from error
+
+
+def load_tensor(folder: Path, shard: Shard, name: str) -> NDArray[Any]:
+    """All rows of layer ``name`` in a shard whose checksum is right, in the stored dtype."""
+    check_shard(folder, shard)
+    try:
+        with safe_open(folder / shard.file, framework="numpy") as opened:
+            return opened.get_tensor(name)
     except (SafetensorError, OSError) as error:
         raise StoreError(f"shard {shard.file} of {folder} cannot be read: {error}") from error
 

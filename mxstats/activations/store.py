@@ -2,7 +2,8 @@
 
     manifest.json              model, text, layers, shards with their checksums, versions
     shards/00000.safetensors   rows 0 to 4095 of every layer, bfloat16 or float32
-    tokens.parquet             row, token_id, text, position
+    tokens.parquet             row, token_id, text, position, window, token
+    statistics.parquet         layer, kind, index, quantity, value: of every token read
 
 Reading is lazy, one layer of one shard at a time, and needs no torch.
 """
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 
 from mxstats.activations.manifest import LayerInfo, Manifest, Shard, read_manifest
 from mxstats.activations.shards import check_shard, read_rows
+from mxstats.activations.statistics import Statistics
+from mxstats.activations.statistics_table import from_table, read_statistics
 from mxstats.activations.tokens import TOKENS, read_tokens
 from mxstats.errors import StoreError
 
@@ -100,9 +103,10 @@ class ActivationStore:
         """The tokens, one a row, in the order in which the model read them.
 
         Columns ``row``, ``token_id``, ``text`` (the token alone, decoded; a token that is only
-        part of a character shows as U+FFFD) and ``position`` (place in its window, 0 for its
-        BOS). Layers with one row a token have their rows in this order; those on heads have as
-        many consecutive rows a token as there are heads.
+        part of a character shows as U+FFFD), ``position`` (place in its window, 0 for its BOS),
+        ``window`` (number of the window) and ``token`` (place in the whole reading, of which the
+        rows may be a sample). Layers with one row a token have their rows in this order; those on
+        heads have as many consecutive rows a token as there are heads.
 
         Raises
         ------
@@ -110,6 +114,31 @@ class ActivationStore:
             Missing, damaged, or not the tokens that the manifest has the hash of.
         """
         return read_tokens(self.path, self.manifest.token_ids_sha256)
+
+    def statistics(self, layers: Iterable[str] | None = None) -> "pd.DataFrame":
+        """Streaming statistics of every token read, kept or not, as a tidy table.
+
+        :mod:`mxstats.activations.statistics_table` lists its lines.
+
+        Parameters
+        ----------
+        layers
+            Names of the layers to read, None for all.
+
+        Raises
+        ------
+        StoreError
+            The store has none (version 1, or a capture without); unknown layer; missing or
+            damaged file.
+        """
+        if self.manifest.statistics is None:
+            raise StoreError(f"{self.path} has no statistics; capture it again to have them")
+        names = None if layers is None else [self.layer(name).name for name in layers]
+        return read_statistics(self.path, self.manifest.statistics, names)
+
+    def layer_statistics(self, name: str) -> Statistics:
+        """State of the statistics of one layer, to merge or update; needs torch."""
+        return from_table(self.statistics([name]), name)
 
     def verify(self) -> None:
         """Read every file and compare it with the manifest.
@@ -134,6 +163,11 @@ class ActivationStore:
                 faults.append(f"{TOKENS} has {found} tokens instead of {self.manifest.tokens}")
         except StoreError as error:
             faults.append(str(error))
+        if self.manifest.statistics is not None:
+            try:
+                self.statistics()
+            except StoreError as error:
+                faults.append(str(error))
         if faults:
             raise StoreError("; ".join(faults))
 

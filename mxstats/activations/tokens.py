@@ -22,19 +22,25 @@ def token_hash(token_ids: ArrayLike) -> str:
     return hashlib.sha256(np.asarray(token_ids, dtype="<i8").tobytes()).hexdigest()
 
 
-def write_tokens(folder: Path, token_ids: Sequence[int], texts: Sequence[str], window: int) -> None:
-    """Write ``tokens.parquet``; windows begin at every multiple of ``window`` rows."""
+def token_table(token_ids: Sequence[int], texts: Sequence[str], window: int) -> "pd.DataFrame":
+    """The tokens of a whole reading; windows begin at every multiple of ``window``."""
     import pandas as pd
 
     rows = np.arange(len(token_ids), dtype=np.int64)
-    table = pd.DataFrame(
+    return pd.DataFrame(
         {
             "row": rows,
             "token_id": np.asarray(token_ids, dtype=np.int64),
             "text": list(texts),
             "position": rows % window,
+            "window": rows // window,
+            "token": rows,
         }
     )
+
+
+def write_tokens(folder: Path, table: "pd.DataFrame") -> None:
+    """Write ``tokens.parquet``."""
     table.to_parquet(folder / TOKENS, engine="pyarrow", index=False)
 
 
@@ -63,4 +69,8 @@ def read_tokens(folder: Path, expected_hash: str) -> "pd.DataFrame":
         raise StoreError(
             f"{TOKENS} of {folder} is altered: its ids do not have the manifest's hash"
         )
+    if "token" not in table:
+        # Version 1: all tokens of a reading, and every window begins at position 0.
+        table["window"] = (table["position"] == 0).cumsum() - 1
+        table["token"] = table["row"]
     return table

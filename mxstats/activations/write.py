@@ -23,12 +23,15 @@ from mxstats.activations.manifest import (
     LayerInfo,
     Manifest,
     Shard,
+    StatisticsFile,
     is_plain,
     read_manifest,
 )
 from mxstats.activations.shards import NUMPY_DTYPES, write_shard
+from mxstats.activations.statistics import Statistics
+from mxstats.activations.statistics_table import write_statistics
 from mxstats.activations.store import ActivationStore
-from mxstats.activations.tokens import token_hash, write_tokens
+from mxstats.activations.tokens import token_hash, token_table, write_tokens
 from mxstats.errors import StoreError
 
 if TYPE_CHECKING:
@@ -115,7 +118,7 @@ def write_store(
             folder = Path(scratch) / "store"
             folder.mkdir()
             infos, shards = _write_shards(folder, layers, dtype, rows_per_shard)
-            write_tokens(folder, token_ids, texts, length)
+            write_tokens(folder, token_table(token_ids, texts, length))
             manifest = Manifest(
                 model=model,
                 revision=revision,
@@ -127,11 +130,13 @@ def write_store(
                 rows=max(info.rows for info in infos),
                 layers=tuple(infos),
                 shards=tuple(shards),
-                versions=_versions(),
+                versions=library_versions(),
                 created=(created or date.today()).isoformat(),
+                tokens_read=len(token_ids),
+                statistics=_write_layer_statistics(folder, layers),
             )
             (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-            _move_into_place(folder, target, Path(scratch) / "replaced", overwrite)
+            move_into_place(folder, target, Path(scratch) / "replaced", overwrite)
     except OSError as error:
         raise StoreError(f"cannot write {target}: {error.strerror or error}") from error
     return ActivationStore(target)
@@ -152,6 +157,12 @@ def store_bytes(values_per_token: Iterable[int], tokens: int, *, dtype: str = "b
     return sum(values_per_token) * tokens * NUMPY_DTYPES[dtype].itemsize
 
 
+def _write_layer_statistics(folder: Path, layers: list[LayerRows]) -> StatisticsFile | None:
+    found = {layer.name: getattr(layer, "statistics", None) for layer in layers}
+    known = {name: state for name, state in found.items() if isinstance(state, Statistics)}
+    return write_statistics(folder, known) if known else None
+
+
 def _write_shards(
     folder: Path, layers: list[LayerRows], dtype: str, rows_per_shard: int
 ) -> tuple[list[LayerInfo], list[Shard]]:
@@ -169,7 +180,9 @@ def _write_shards(
     shards = []
     for number, first in enumerate(range(0, max(info.rows for info in infos), rows_per_shard)):
         tensors = {
-            info.name: _stored(info.name, rows[info.name][first : first + rows_per_shard], dtype)
+            info.name: stored_rows(
+                info.name, rows[info.name][first : first + rows_per_shard], dtype
+            )
             for info in infos
             if info.rows > first
         }
@@ -177,7 +190,8 @@ def _write_shards(
     return infos, shards
 
 
-def _stored(name: str, rows: "torch.Tensor | NDArray[Any]", dtype: str) -> NDArray[Any]:
+def stored_rows(name: str, rows: "torch.Tensor | NDArray[Any]", dtype: str) -> NDArray[Any]:
+    """``rows`` in the dtype of a store; ValueError where a finite value would overflow it."""
     wide = _as_numpy(rows)
     with np.errstate(over="ignore"):
         narrow = wide.astype(NUMPY_DTYPES[dtype])
@@ -202,7 +216,8 @@ def _largest(dtype: str) -> float:
     return float(ml_dtypes.finfo(NUMPY_DTYPES[dtype]).max)
 
 
-def _move_into_place(folder: Path, target: Path, aside: Path, overwrite: bool) -> None:
+def move_into_place(folder: Path, target: Path, aside: Path, overwrite: bool) -> None:
+    """Rename ``folder`` to ``target``; a store that is there goes ``aside``, or comes back."""
     if overwrite and (target / MANIFEST).exists():
         try:
             target.rename(aside)
@@ -254,13 +269,8 @@ def _check_names(names: list[str]) -> None:
         raise ValueError(f"captured has more than one layer called {', '.join(twice)}")
 
 
-def _check_arguments(
-    dtype: str,
-    rows_per_shard: int,
-    window: int | None,
-    token_ids: Sequence[int],
-    texts: Sequence[str] | None,
-) -> None:
+def check_dtype(dtype: str) -> None:
+    """Raise ValueError for a dtype that no store has."""
     if dtype == "float16":
         raise ValueError(
             "dtype must not be float16: real norm inputs reach 104,061 and float16 ends at 65,504; "
@@ -268,6 +278,16 @@ def _check_arguments(
         )
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+
+
+def _check_arguments(
+    dtype: str,
+    rows_per_shard: int,
+    window: int | None,
+    token_ids: Sequence[int],
+    texts: Sequence[str] | None,
+) -> None:
+    check_dtype(dtype)
     if rows_per_shard < 1:
         raise ValueError(f"rows_per_shard must be at least 1, got {rows_per_shard}")
     if window is not None and window < 1:
@@ -279,7 +299,8 @@ def _check_arguments(
         )
 
 
-def _versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that make a store."""
     found = {"python": platform.python_version()}
     for library in _LIBRARIES:
         try:

@@ -1,11 +1,15 @@
 """``mxstats capture``: a model reads a text; what enters its norms goes into a store."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mxstats.cli.output import progress
+
+if TYPE_CHECKING:
+    from mxstats.activations.record import Estimate
 
 
 def run(
@@ -23,7 +27,20 @@ def run(
     modules: Annotated[
         str | None, typer.Option("--modules", help="Glob over module names; every RMSNorm else.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store.")] = False,
+    keep_rows: Annotated[
+        int | None,
+        typer.Option("--keep-rows", help="Most tokens whose rows are kept, a uniform sample; all."),
+    ] = None,
+    block_size: Annotated[
+        int, typer.Option("--block-size", "-B", help="Block size of the statistics.")
+    ] = 32,
+    seed: Annotated[int, typer.Option("--seed", help="Which sample of the tokens.")] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted capture.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a store, or an interrupted capture.")
+    ] = False,
 ) -> None:
     """Capture the inputs of every RMSNorm of a model into a store."""
     from mxstats.activations import capture_to_store
@@ -36,11 +53,24 @@ def run(
             tokens=tokens,
             modules=modules,
             window=window,
+            keep_rows=keep_rows,
+            block_size=block_size,
+            seed=seed,
+            resume=resume,
             overwrite=overwrite,
+            announce=_announce,
             progress=lambda done, total: report(f"{done:,} of {total:,} tokens", done / total),
         )
     size = sum(shard.bytes for shard in store.manifest.shards)
     print(
         f"{out}: {len(store.layers)} layers, {store.manifest.rows:,} rows each, "
-        f"{store.manifest.dtype}, {size / 1e6:.2f} MB"
+        f"{store.manifest.dtype}, {size / 1e6:.2f} MB, statistics of "
+        f"{store.manifest.tokens_read:,} tokens"
+    )
+
+
+def _announce(expected: "Estimate") -> None:
+    print(
+        f"about {expected.bytes / 1e6:,.0f} MB of rows and {expected.seconds:,.0f} s",
+        file=sys.stderr,
     )

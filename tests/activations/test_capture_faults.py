@@ -42,7 +42,8 @@ def test_nothing_picked_says_what_there_is():
     [
         ({"modules": 3}, TypeError, "modules must be None, .* got int"),
         ({"modules": int}, TypeError, "modules must be a torch.nn.Module class, got .* int"),
-        ({"keep_rows": 0}, ValueError, "keep_rows must be at least 1, got 0"),
+        ({"keep_rows": -1}, ValueError, "keep_rows must be at least 0, got -1"),
+        ({"block_size": 0}, ValueError, "block_size must be at least 1, got 0"),
         ({"keep_rows": 1.5}, TypeError, "keep_rows must be an integer, got 1.5"),
         ({"where": "output"}, ValueError, "where must be 'input', got 'output'"),
     ],

@@ -22,7 +22,7 @@ def edit(store, change):
     ("change", "message"),
     [
         (lambda m: m.pop("format"), "is not the manifest of an activation store"),
-        (lambda m: m.update(format_version=2), "version 2, written by a newer mxstats"),
+        (lambda m: m.update(format_version=3), "version 3, written by a newer mxstats"),
         (lambda m: m.update(format_version="1"), "format_version '1', which is no version"),
         (lambda m: m.pop("layers"), "lacks layers"),
         (lambda m: m["layers"][0].pop("role"), r"lacks layers\.role"),

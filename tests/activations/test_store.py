@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mxstats.activations import ActivationStore, LayerInfo, store_bytes, write_store
-from mxstats.activations.write import _stored
+from mxstats.activations.write import stored_rows
 from mxstats.errors import StoreError
 
 
@@ -26,7 +26,14 @@ def test_round_trip(make_store, layers, about):
         assert rows.dtype == np.float32
         np.testing.assert_array_equal(rows, layer.rows)
     tokens = again.tokens()
-    assert list(tokens.columns) == ["row", "token_id", "text", "position"]
+    assert list(tokens.columns) == [
+        "row",
+        "token_id",
+        "text",
+        "position",
+        "window",
+        "token",
+    ]
     assert tokens["token_id"].tolist() == about["token_ids"]
     assert tokens["text"].tolist() == about["token_texts"]
     assert tokens["position"].tolist() == [0, 1, 2, 3, 4] * 2
@@ -50,7 +57,7 @@ def test_a_shard_is_a_range_of_rows_of_every_layer_that_has_them(make_store, lay
 def test_manifest_says_what_was_captured(make_store):
     store = make_store(created=date(2026, 1, 2))
     record = json.loads((store.path / "manifest.json").read_text())
-    assert record["format_version"] == 1
+    assert record["format_version"] == 2
     assert record["model"] == store.manifest.model == "tiny"
     assert record["dtype"] == "bfloat16"
     assert record["tokens"] == 10
@@ -75,7 +82,7 @@ FLOATS = hnp.arrays(np.float32, (3, 4), elements=st.floats(-(2.0**126), 2.0**126
 @given(FLOATS)
 def test_bfloat16_is_rounded_as_torch_does(rows):
     expected = torch.tensor(rows).to(torch.bfloat16)
-    found = _stored("x", rows, "bfloat16").astype(np.float32)
+    found = stored_rows("x", rows, "bfloat16").astype(np.float32)
     np.testing.assert_array_equal(found, expected.float().numpy())
 
 
