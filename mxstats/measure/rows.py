@@ -6,17 +6,21 @@ For a row x with block maxima m_k, block mean squares q_k and RMS² = Σ n_k q_k
     spread = M_p(√q) / RMS         how unequal the blocks are; 1 for p = 2 and equal blocks
     r̂ = M_p(m)/c̃,   R = RMS/r̂,   ℓ = ln R = ln c̃ − ln crest − ln spread.
 
+Under a weight for each block, r̂² = mean_k w_k m_k², the constant that the row sees is M_2(m)/r̂:
+with it in the place of c̃ the same sum holds.
+
 Everything is relative to the row's own absmax in float64, so that fp16 rows of 300 and float64 rows
 of 1e200 come out as exactly as others.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from mxstats.measure.blocks import block_measures, log_power_mean
+from mxstats.measure.weighted_bounds import WeightedBounds
 from mxstats.theory.bounds import OutputBounds
 
 Array = NDArray[np.float64]
@@ -38,7 +42,7 @@ class RowMeasures:
     """Rows of zeros only, which have no ratio: excluded."""
 
 
-def measure_rows(rows: ArrayLike, bounds: OutputBounds) -> RowMeasures:
+def measure_rows(rows: ArrayLike, bounds: OutputBounds | WeightedBounds) -> RowMeasures:
     """Measure the estimate on each row of ``rows``.
 
     Parameters
@@ -46,13 +50,15 @@ def measure_rows(rows: ArrayLike, bounds: OutputBounds) -> RowMeasures:
     rows
         [n_rows, hidden_size], any real dtype (bfloat16 of ml_dtypes too).
     bounds
-        From :func:`mxstats.output_bounds`: carries p, block_size, hidden_size, c̃.
+        From :func:`mxstats.output_bounds`: carries p, block_size, hidden_size, c̃; or
+        :class:`WeightedBounds`, which carries weights for the blocks.
 
     Returns
     -------
     RowMeasures
-        ``table`` has, in the unit of the input: ``rms``, ``absmax``, ``estimate`` (r̂); without
-        unit: ``ratio`` (R), ``log_ratio`` (ℓ), ``ln_crest``, ``ln_spread``, ``channel_kurtosis``
+        ``table`` has, in the unit of the input: ``rms``, ``absmax`` (first at ``absmax_channel``),
+        ``estimate`` (r̂); without unit: ``ratio`` (R), ``log_ratio`` (ℓ), ``ln_c`` (ln c̃, the same
+        in each row but under weights), ``ln_crest``, ``ln_spread``, ``channel_kurtosis``
         (mean x⁴/(mean x²)² over the row's channels, about zero, not excess: 3 for a Gaussian),
         ``output_absmax`` and ``output_rms`` (of y = x/r̂, which is R), ``inside_bounds``.
 
@@ -63,42 +69,40 @@ def measure_rows(rows: ArrayLike, bounds: OutputBounds) -> RowMeasures:
     ValueError
         Rows that are not [n_rows, hidden_size] with the bounds' hidden_size.
     """
-    x = _as_rows(rows, bounds.hidden_size)
-    finite = np.isfinite(x).all(axis=1)
-    absmax = np.max(np.abs(x), axis=1, initial=0.0)
-    measured = finite & (absmax > 0.0)
-    unit = absmax[measured]
-    z = np.abs(x[measured]) / unit[:, None]
-
-    lengths = bounds.block_lengths
-    block_max, block_square = _blocks(z, bounds.block_size, lengths)
-    log_power_mean = _log_power_mean(block_max, bounds.p)
-    log_power_rms = _log_power_mean(np.sqrt(block_square), bounds.p)
-    rms = np.sqrt(np.mean(z * z, axis=1))
-    estimate = np.exp(log_power_mean) / bounds.constant
-    ratio = rms / estimate
+    found = block_measures(rows, block_size=bounds.block_size, hidden_size=bounds.hidden_size)
+    log_mean = log_power_mean(found.maxima, bounds.p)
+    log_mean_rms = log_power_mean(np.sqrt(found.squares), bounds.p)
+    if isinstance(bounds, WeightedBounds):
+        estimate = np.sqrt(np.mean(bounds.weights * found.maxima**2, axis=1))
+        ln_c = log_mean - np.log(estimate)
+    else:
+        estimate = np.exp(log_mean) / bounds.constant
+        ln_c = np.full(len(log_mean), np.log(bounds.constant))
+    ratio = found.rms / estimate
     output_absmax = 1.0 / estimate
     table = pd.DataFrame(
         {
-            "rms": rms * unit,
-            "absmax": unit,
-            "estimate": estimate * unit,
+            "rms": found.rms * found.absmax,
+            "absmax": found.absmax,
+            "absmax_channel": found.absmax_channel,
+            "estimate": estimate * found.absmax,
             "ratio": ratio,
             "log_ratio": np.log(ratio),
-            "ln_crest": log_power_mean - log_power_rms,
-            "ln_spread": log_power_rms - np.log(rms),
-            "channel_kurtosis": np.mean(z**4, axis=1) / rms**4,
+            "ln_c": ln_c,
+            "ln_crest": log_mean - log_mean_rms,
+            "ln_spread": log_mean_rms - np.log(found.rms),
+            "channel_kurtosis": found.fourth / found.rms**4,
             "output_absmax": output_absmax,
             "output_rms": ratio,
             "inside_bounds": inside_bounds(output_absmax, ratio, bounds),
         },
-        index=pd.Index(np.flatnonzero(measured), name="row"),
+        index=pd.Index(found.row, name="row"),
     )
-    return RowMeasures(table, int(np.sum(~finite)), int(np.sum(finite & (absmax == 0.0))))
+    return RowMeasures(table, found.nonfinite_rows, found.zero_rows)
 
 
 def inside_bounds(
-    output_absmax: Array, output_rms: Array, bounds: OutputBounds
+    output_absmax: Array, output_rms: Array, bounds: OutputBounds | WeightedBounds
 ) -> NDArray[np.bool_]:
     """Whether outputs keep to the bounds, to 1e-12 of their size."""
     above, below = 1.0 + BOUND_TOLERANCE, 1.0 - BOUND_TOLERANCE
@@ -107,26 +111,3 @@ def inside_bounds(
         & (output_rms <= bounds.rms_high * above)
         & (output_rms >= bounds.rms_low * below)
     )
-
-
-def _as_rows(rows: ArrayLike, hidden_size: int) -> Array:
-    array: NDArray[Any] = np.asarray(rows)
-    if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
-        raise TypeError(f"rows must be real numbers, got dtype {array.dtype}")
-    if array.ndim != 2 or array.shape[1] != hidden_size:
-        raise ValueError(f"rows have shape {array.shape}; [n_rows, {hidden_size}] is needed")
-    return array.astype(np.float64)
-
-
-def _blocks(z: Array, block_size: int, lengths: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Largest value and mean square of each block, [n_rows, K] each."""
-    padded = np.zeros((z.shape[0], lengths.size * block_size))
-    padded[:, : z.shape[1]] = z
-    blocks = padded.reshape(z.shape[0], lengths.size, block_size)
-    return blocks.max(axis=2), np.sum(blocks * blocks, axis=2) / lengths
-
-
-def _log_power_mean(values: Array, p: float) -> Array:
-    """Natural logarithm of M_p along the last axis."""
-    largest = values.max(axis=1)
-    return np.log(largest) + np.log(np.mean((values / largest[:, None]) ** p, axis=1)) / p

@@ -1,0 +1,154 @@
+"""What a norm costs a model: its loss on text with RMSNorm, with MXNorm, and with pure noise.
+
+The models are those of :func:`mxstats.nn.convert`, every norm with a linear behind it and the last
+one converted, on the kernels. Beside a measured penalty stands the one that sampling noise alone
+would bring: RMSNorm whose output is multiplied by exp(σz), z normal, a number a row, σ = √(V/K) of
+a Gaussian row (:func:`mxstats.rms_error`). It is what a constant that is right on average leaves.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from mxstats.activations.models import loss
+from mxstats.activations.pick import pick_modules
+from mxstats.formats import BlockFormat, ScaleRule, block_format
+from mxstats.theory import rms_error
+
+if TYPE_CHECKING:
+    from torch import nn
+
+RMSNORM, GAUSSIAN, NOISE = "RMSNorm", "Gaussian constant", "noise √(V/K)"
+
+
+def evaluate(
+    model: "nn.Module",
+    windows: Sequence[Sequence[int]],
+    calibrations: Mapping[str, Any] | None = None,
+    *,
+    p: float = 2.0,
+    fmt: BlockFormat | str | None = None,
+    scale_rule: ScaleRule | str | None = None,
+    block_size: int | None = None,
+    noise: bool = True,
+    seed: int = 0,
+    progress: Callable[[str, float], None] | None = None,
+) -> pd.DataFrame:
+    """Return the loss of a model with its own norms and with MXNorm in their place.
+
+    Parameters
+    ----------
+    model
+        A causal language model of a family that :func:`mxstats.nn.convert` knows. It stays as it
+        is.
+    windows
+        Token ids, one forward pass each; every window begins with its BOS, which is not scored.
+    calibrations
+        Constants by the name that the table is to have: a :class:`mxstats.measure.RowCalibration`,
+        or what ``constants`` of :func:`mxstats.nn.convert` takes.
+    p, fmt, scale_rule, block_size
+        As for :func:`mxstats.nn.convert`; nothing is rounded where ``fmt`` is None.
+    noise, seed
+        Whether the penalty of pure noise is measured too, and its generator's seed.
+    progress
+        Called with a variant's name and the share done before each.
+
+    Returns
+    -------
+    DataFrame
+        A line a variant: ``variant``, ``p``, ``block_size``, ``format``, ``loss`` (nats a token),
+        ``penalty`` (over RMSNorm unrounded), ``tokens`` scored.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`mxstats.nn.convert`; a name of ours among those of the calibrations; no token to
+        score.
+    """
+    from mxstats.nn import convert
+
+    tokens = sum(max(0, len(window) - 1) for window in windows)
+    if tokens < 1:
+        raise ValueError(f"windows: {len(windows)} with no token to score")
+    given = dict(calibrations or {})
+    for name in (RMSNORM, GAUSSIAN, NOISE, f"{RMSNORM}, cast"):
+        if name in given:
+            raise ValueError(f"calibrations: {name!r} is the table's own name for another line")
+    size = block_size or (32 if fmt is None else block_format(fmt).block_size)
+    name_of_format = None if fmt is None else block_format(fmt).name
+    common = {"fmt": fmt, "scale_rule": scale_rule, "block_size": block_size}
+    mxnorm = {"norm": "mxnorm", "p": p, "final_norm": True, **common}
+
+    def with_mxnorm(constants: Any) -> float:
+        return loss(convert(model, constants=_plain(constants), **mxnorm)[0], windows)
+
+    variants: dict[str, Callable[[], float]] = {RMSNORM: lambda: loss(model, windows)}
+    if fmt is not None:
+        variants[f"{RMSNORM}, cast"] = lambda: loss(
+            convert(model, norm="rmsnorm", **common)[0], windows
+        )
+    variants[GAUSSIAN] = lambda: with_mxnorm(None)
+    for name, constants in given.items():
+        variants[name] = lambda constants=constants: with_mxnorm(constants)
+    if noise:
+        variants[NOISE] = lambda: _loss_with_noise(model, windows, p, size, seed)
+    lines = []
+    for at, (name, measure) in enumerate(variants.items()):
+        if progress is not None:
+            progress(name, at / len(variants))
+        rounded = name not in (RMSNORM, NOISE)
+        lines.append(
+            {
+                "variant": name,
+                "p": p,
+                "block_size": size,
+                "format": name_of_format if rounded else None,
+                "loss": measure(),
+                "tokens": tokens,
+            }
+        )
+    table = pd.DataFrame(lines)
+    table.insert(5, "penalty", table["loss"] - table["loss"].iloc[0])
+    return table
+
+
+def _plain(constants: Any) -> Any:
+    """A calibration as what ``convert`` takes."""
+    weights = getattr(constants, "weights", None)
+    if weights:
+        return weights
+    return getattr(constants, "constants", constants)
+
+
+def _loss_with_noise(
+    model: "nn.Module", windows: Sequence[Sequence[int]], p: float, block_size: int, seed: int
+) -> float:
+    with _noisy(model, p, block_size, seed):
+        return loss(model, windows)
+
+
+@contextmanager
+def _noisy(model: "nn.Module", p: float, block_size: int, seed: int) -> Iterator[None]:
+    """Multiply the output of every norm of whole rows by exp(σz) while the block lasts."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    error = rms_error("gaussian", p=p, block_size=block_size)
+
+    def hook(_: Any, __: Any, output: Any) -> Any:
+        sigma = float(error.std(-(-output.shape[-1] // block_size)))
+        z = torch.randn(output.shape[:-1], generator=generator, dtype=torch.float64)
+        return output * (sigma * z).exp()[..., None].to(output)
+
+    # Norms of heads stay as they are in a converted model too.
+    widths = {name: module for name, module in pick_modules(model).items() if not _of_head(name)}
+    with ExitStack() as hooks:
+        for module in widths.values():
+            hooks.callback(module.register_forward_hook(hook).remove)
+        yield
+
+
+def _of_head(name: str) -> bool:
+    return name.rpartition(".")[2] in ("q_norm", "k_norm")
