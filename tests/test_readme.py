@@ -16,7 +16,9 @@ def test_there_are_examples():
 
 
 @pytest.mark.parametrize(
-    ("code", "printed"), EXAMPLES, ids=["library", "samples", "format", "kernels", "modules"]
+    ("code", "printed"),
+    EXAMPLES,
+    ids=["library", "samples", "format", "kernels", "modules", "models"],
 )
 def test_example_prints_what_it_says(code, printed):
     out = io.StringIO()
