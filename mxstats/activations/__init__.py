@@ -9,6 +9,7 @@ from mxstats.activations.record import capture_to_store
 from mxstats.activations.sample import make_sample, sample_store
 from mxstats.activations.statistics import Statistics
 from mxstats.activations.store import ActivationStore
+from mxstats.activations.targets import upload_store
 from mxstats.activations.text import TextError, read_text, tokenize
 from mxstats.activations.write import store_bytes, write_store
 
@@ -34,5 +35,6 @@ __all__ = [
     "sample_store",
     "store_bytes",
     "tokenize",
+    "upload_store",
     "write_store",
 ]

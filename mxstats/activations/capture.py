@@ -52,7 +52,9 @@ def capture(
 
     Memory does not grow with the tokens: statistics have a fixed size, and rows are kept of a
     uniform sample of at most ``keep_rows`` tokens, the same in every layer. A forward that
-    activation checkpointing repeats in the backward pass is not counted again.
+    activation checkpointing repeats in the backward pass is not counted again. Padding is not
+    counted at all: where the model is called with an ``attention_mask``, what it masks has no rows
+    and no number, and ``padding_tokens`` of what the block yields says how much there was.
 
     Parameters
     ----------
@@ -63,8 +65,10 @@ def capture(
         None for every RMSNorm; or a module class, a glob over qualified names, or a function
         ``(name, module) -> bool``.
     out
-        Folder of a store to make; rows go there while the model runs, in ``dtype``, and what the
-        block yields holds none. None keeps them in memory.
+        Folder or URL (``"s3://bucket/store"``, a string) of a store to make; rows go there while
+        the model runs, in ``dtype``, and what the block yields holds none. For a URL they go to
+        the working directory, and the complete store is uploaded at the end. None keeps them in
+        memory.
     keep_rows
         Most tokens whose rows are kept; a norm on heads has several rows a token. All rows in
         order where the model reads no more; 0 for statistics alone.
@@ -79,7 +83,8 @@ def capture(
         Which sample. It does not depend on how tokens are split into passes.
     resume
         Continue an interrupted capture into ``out`` at its last complete shard. The block's
-        ``tokens_read`` says how many tokens are in it: go on behind them.
+        ``tokens_read`` says how many tokens are in it: go on behind them. For a URL, run in the
+        same working directory; what was complete and only failed to upload is only uploaded.
     overwrite
         Replace a store, or discard an interrupted capture, that is at ``out``.
     dtype
@@ -98,8 +103,9 @@ def capture(
         where the block ends without an exception, a picked module that was never called, or was
         left out of some passes through a compiled ``model``.
     StoreError
-        ``out`` is taken or cannot be written; an interrupted capture there, or, with ``resume``,
-        one of other settings.
+        ``out`` is taken or cannot be written, its disk is full, or the upload failed: what is
+        complete is kept, and the message says where. An interrupted capture there, or, with
+        ``resume``, one of other settings.
     TypeError
         ``model``, ``modules``, ``keep_rows`` or ``block_size`` is of the wrong kind.
     ValueError
@@ -122,7 +128,15 @@ def capture(
             name = getattr(getattr(model, "config", None), "name_or_path", "")
             about = {"model": name or type(model).__name__, "revision": None, "text": "not said"}
             stack.enter_context(
-                streaming(seen, out, about=about, dtype=dtype, resume=resume, overwrite=overwrite)
+                streaming(
+                    seen,
+                    out,
+                    about=about,
+                    dtype=dtype,
+                    resume=resume,
+                    overwrite=overwrite,
+                    most_tokens=keep_rows,
+                )
             )
         yield seen
 

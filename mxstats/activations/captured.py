@@ -191,7 +191,10 @@ class Captured:
     passes : int
         Forward passes of the whole model, those before a resumption included.
     tokens_read : int
-        Tokens of those passes.
+        Tokens of those passes, padding aside.
+    padding_tokens : int
+        Places of those passes that an ``attention_mask`` masks. Their rows are neither in the
+        statistics nor in the sample, save where a module sees some tokens only (an expert).
     """
 
     def __init__(
@@ -206,6 +209,7 @@ class Captured:
         self.next_token = first_token
         self.passes = 0
         self.tokens_read = 0
+        self.padding_tokens = 0
         self.keep_rows, self.seed = keep_rows, seed
         self.log = RowSample(keep_rows, seed)
         # Called after every pass of the whole model.
@@ -243,6 +247,7 @@ class Captured:
         """Note the tokens of a pass that begins."""
         self.next_token += reading.tokens
         self.tokens_read += reading.tokens
+        self.padding_tokens += reading.places - reading.tokens
         if self.keep_rows:
             self.log.add(*ids_and_places(reading))
 

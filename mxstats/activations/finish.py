@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxstats.activations.manifest import MANIFEST, LayerInfo, Manifest, Shard
+from mxstats.activations.places import Place
 from mxstats.activations.progress import discard, read_progress, read_state
 from mxstats.activations.shards import load_tensor, write_shard
 from mxstats.activations.statistics import Statistics, merge
 from mxstats.activations.statistics_table import write_statistics
+from mxstats.activations.targets import UploadError, put_into_place
 from mxstats.activations.token_sample import sampled
 from mxstats.activations.tokens import token_hash, write_tokens
-from mxstats.activations.write import library_versions, move_into_place
+from mxstats.activations.write import library_versions
 from mxstats.errors import StoreError
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ class Source(NamedTuple):
 
 def finish_store(
     folder: Path,
-    target: Path,
+    target: Place,
     seen: "Captured",
     *,
     about: Mapping[str, Any],
@@ -109,7 +111,9 @@ def finish_store(
     )
     (store / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     try:
-        move_into_place(store, target, folder / "replaced", overwrite)
+        put_into_place(store, target, folder / "replaced", overwrite)
+    except UploadError as error:
+        raise UploadError(f"{error}, as resume=True does (--resume on the command line)") from error
     except OSError as error:
         raise StoreError(
             f"{target} was written by another process in the meantime ({error.strerror or error}); "

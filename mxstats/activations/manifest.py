@@ -4,10 +4,11 @@ import json
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from reprlib import Repr
 from typing import Any, TypeGuard
 
+from mxstats.activations.places import Place, missing_place, named, read_bytes
 from mxstats.activations.roles import ROLES
 from mxstats.errors import StoreError
 
@@ -153,7 +154,7 @@ def is_plain(text: str) -> bool:
     return not any(unicodedata.category(letter) in _UNPLAIN for letter in text)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Place) -> Manifest:
     """Manifest of the store in ``folder``, checked field by field.
 
     Raises
@@ -161,11 +162,11 @@ def read_manifest(folder: Path) -> Manifest:
     StoreError
         Missing, unreadable, not JSON, not of a store, of a newer format version, or incomplete.
     """
-    path = folder / MANIFEST
+    path = named(folder, MANIFEST)
     try:
-        raw = path.read_text(encoding="utf-8")
+        raw = read_bytes(folder, MANIFEST).decode("utf-8")
     except FileNotFoundError as error:
-        what = "has no manifest.json" if folder.is_dir() else "does not exist"
+        what = missing_place(folder)
         raise StoreError(f"{folder} is not an activation store: it {what}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"cannot read {path}: {error}") from error
@@ -190,7 +191,7 @@ def read_manifest(folder: Path) -> Manifest:
 class _Reader:
     """Takes the fields of a manifest out of JSON, or says which one is wrong."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: str):
         self._path = path
 
     def manifest(self, record: dict[str, Any]) -> Manifest:

@@ -3,19 +3,20 @@
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mxstats.activations.manifest import MANIFEST, LayerInfo, Manifest, StatisticsFile
+from mxstats.activations.places import place_of
 from mxstats.activations.shards import read_rows, write_shard
 from mxstats.activations.statistics import merge
 from mxstats.activations.statistics_table import write_statistics
 from mxstats.activations.store import ActivationStore
+from mxstats.activations.targets import building, check_space, check_target
 from mxstats.activations.tokens import token_hash, write_tokens
-from mxstats.activations.write import check_target, library_versions, move_into_place
+from mxstats.activations.write import library_versions
 from mxstats.errors import StoreError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def merge_stores(
 ) -> ActivationStore:
     """Write the store of the readings of ``a`` and then of ``b``.
 
+    Any of the three may be a URL, as :class:`ActivationStore` and :func:`write_store` take it.
     Tokens and windows of ``b`` are numbered on from those of ``a``. One shard of rows is in memory
     at a time. The rows are all that either kept: a sample only as far as both are one of the same
     share.
@@ -42,22 +44,25 @@ def merge_stores(
     ------
     StoreError
         Stores of different models, layers or dtypes; statistics in one of them alone, or of
-        another block size; a damaged store; ``out`` is taken or cannot be written.
+        another block size; a damaged store; ``out`` is taken or cannot be written, or its disk has
+        no room for it.
     """
     first, second = (
         one if isinstance(one, ActivationStore) else ActivationStore(one) for one in (a, b)
     )
-    target = Path(out)
+    target = place_of(out)
     groups = _check_alike(first, second)
     check_target(target, overwrite=overwrite)
+    check_space(
+        target, sum(shard.bytes for one in (first, second) for shard in one.manifest.shards)
+    )
     tokens = _tokens(first, second)
     ids = tokens["token_id"].to_numpy()
     about = [one.manifest for one in (first, second)]
     texts = list(dict.fromkeys(one.text for one in about))
     try:
-        with TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
-            folder = Path(scratch) / "store"
-            (folder / "shards").mkdir(parents=True)
+        with building(target, overwrite=overwrite) as folder:
+            (folder / "shards").mkdir()
             shards = []
             done = 0
             for store in (first, second):
@@ -91,10 +96,9 @@ def merge_stores(
                 statistics=_statistics(folder, first, second),
             )
             (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-            move_into_place(folder, target, Path(scratch) / "replaced", overwrite)
     except OSError as error:
         raise StoreError(f"cannot write {target}: {error.strerror or error}") from error
-    return ActivationStore(target)
+    return ActivationStore(out)
 
 
 def _check_alike(first: ActivationStore, second: ActivationStore) -> dict[str, int]:
@@ -162,6 +166,6 @@ def _row_range(store: ActivationStore, layer: LayerInfo, start: int, stop: int) 
         first = shard.first_row * layer.group
         last = first + shard.rows_of(layer)
         if first < stop and last > start:
-            rows = read_rows(store.path, shard, layer, store.manifest.dtype)
+            rows = read_rows(store.place, shard, layer, store.manifest.dtype)
             parts.append(rows[max(0, start - first) : stop - first])
     return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -1,8 +1,8 @@
 """Which tokens a forward pass reads: read off the arguments with which the model is called.
 
 A pass reads batch × length tokens, numbered on from those read before, in the order of the
-flattened ``input_ids``. Rows of a layer belong to them one each, or several each where a norm works
-on heads.
+flattened ``input_ids``. Padding, which an ``attention_mask`` masks, is no token: it has no number.
+Rows of a layer belong to tokens one each, or several each where a norm works on heads.
 """
 
 import inspect
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+# What transformers calls keys and values of earlier tokens: now, and formerly.
+_CACHES = ("cache", "past_key_values")
+
+
 class Pass(NamedTuple):
     """One forward pass of the whole model.
 
@@ -26,11 +30,14 @@ class Pass(NamedTuple):
     first
         Number of its first token in the whole reading.
     batch, length
-        Sequences, and tokens in each of them.
+        Sequences, and places in each of them.
     ids
-        Token ids, ``[batch, length]``, None where the model was called with something else.
+        Token ids, ``[tokens]``, None where the model was called with something else.
     positions
-        Place of each token in its sequence, ``[batch * length]``.
+        Position of each token in its sequence, ``[tokens]``.
+    real
+        Which of the ``batch * length`` places hold a token and no padding, as indices ``[tokens]``
+        on the CPU; None where all do.
     """
 
     number: int
@@ -39,11 +46,17 @@ class Pass(NamedTuple):
     length: int
     ids: "torch.Tensor | None"
     positions: "torch.Tensor"
+    real: "torch.Tensor | None" = None
+
+    @property
+    def places(self) -> int:
+        """Tokens and padding together."""
+        return self.batch * self.length
 
     @property
     def tokens(self) -> int:
         """Tokens read."""
-        return self.batch * self.length
+        return self.places if self.real is None else len(self.real)
 
 
 def read_arguments(
@@ -53,7 +66,10 @@ def read_arguments(
 
     Tokens are ``input_ids``, or else the first argument if it holds integers, or else
     ``inputs_embeds``. Positions are ``position_ids`` where given, and otherwise go on from what a
-    cache of keys and values (``past_key_values``) holds.
+    cache of keys and values (``cache``, or ``past_key_values``) holds, or count what an
+    ``attention_mask`` with padding leaves. Padding is where ``attention_mask``, integers or
+    booleans ``[batch, cached + length]``, is 0; masks of another shape say which pairs attend, not
+    what is padding.
     """
     import torch
 
@@ -70,24 +86,35 @@ def read_arguments(
         (batch, length), device = embedded.shape[:2], embedded.device
     else:
         return None
-    places = given.get("position_ids")
-    if isinstance(places, torch.Tensor) and places.ndim == 2 and places.shape[1] == length:
-        places = places.to(device).expand(batch, length)
+    mask = _padding_mask(given.get("attention_mask"), batch, length)
+    positions = given.get("position_ids")
+    if isinstance(positions, torch.Tensor) and positions.ndim == 2 and positions.shape[1] == length:
+        positions = positions.to(device).expand(batch, length)
+    elif mask is not None:
+        positions = (mask.cumsum(1) - 1)[:, -length:].to(device)
     else:
-        start = _cached_tokens(given.get("past_key_values"))
-        places = torch.arange(start, start + length, device=device).expand(batch, length)
-    return Pass(number, first, batch, length, ids, places.reshape(-1))
+        start = max(_cached_tokens(given.get(name)) for name in _CACHES)
+        positions = torch.arange(start, start + length, device=device).expand(batch, length)
+    flat = None if ids is None else ids.reshape(-1)
+    positions, real = positions.reshape(-1), None
+    if mask is not None:
+        real = mask[:, -length:].reshape(-1).nonzero()[:, 0]
+        positions = positions[real.to(device)]
+        flat = None if flat is None else flat[real.to(device)]
+    return Pass(number, first, batch, length, flat, positions, real)
 
 
 def rows_by_token(hidden: "torch.Tensor", reading: Pass | None) -> "torch.Tensor":
-    """``hidden`` as ``[tokens, rows a token, hidden_size]``.
+    """``hidden`` as ``[tokens, rows a token, hidden_size]``, without the rows of padding.
 
     Norms on heads see ``[batch, length, heads, d]`` or ``[batch, heads, length, d]``; either way
-    the rows of a token stand together here. Where the rows are no multiple of the tokens (an
-    expert that sees some tokens, another sequence), or no pass is known, every row is a token.
+    the rows of a token stand together here. Where the rows are no multiple of the places (an
+    expert that sees some tokens, another sequence), or no pass is known, every row is a token,
+    for nothing says which are padding. A model that removes the padding itself has rows of tokens
+    alone.
     """
     width = hidden.shape[-1]
-    if reading is None or reading.tokens == 0:
+    if reading is None or reading.places == 0:
         return hidden.reshape(-1, 1, width)
     batch, length = reading.batch, reading.length
     heads_first = (
@@ -100,9 +127,10 @@ def rows_by_token(hidden: "torch.Tensor", reading: Pass | None) -> "torch.Tensor
     if heads_first:
         hidden = hidden.transpose(1, 2)
     count = hidden.numel() // width
-    if count == 0 or count % reading.tokens:
+    if count == 0 or count % reading.places:
         return hidden.reshape(-1, 1, width)
-    return hidden.reshape(reading.tokens, -1, width)
+    by_place = hidden.reshape(reading.places, -1, width)
+    return by_place if reading.real is None else by_place[reading.real.to(hidden.device)]
 
 
 def row_positions(hidden: "torch.Tensor", by_token: "torch.Tensor", reading: Pass | None) -> Any:
@@ -125,9 +153,12 @@ def ids_and_places(reading: Pass) -> tuple[NDArray[np.int64], "torch.Tensor"]:
 
     numbers = np.arange(reading.first, reading.first + reading.tokens)
     places = reading.positions.cpu()
-    ids = torch.full_like(places, -1) if reading.ids is None else reading.ids.reshape(-1).cpu()
-    starts = reading.first + torch.arange(reading.batch) * reading.length
-    window = starts.repeat_interleave(reading.length)
+    ids = torch.full_like(places, -1) if reading.ids is None else reading.ids.cpu()
+    lengths = torch.full((reading.batch,), reading.length)
+    if reading.real is not None:
+        lengths = (reading.real // reading.length).bincount(minlength=reading.batch)
+    starts = reading.first + lengths.cumsum(0) - lengths
+    window = starts.repeat_interleave(lengths)
     return numbers, torch.stack([ids.to(torch.int64), places.to(torch.int64), window], 1)[:, None]
 
 
@@ -155,6 +186,23 @@ def _is_integers(value: Any) -> bool:
         and value.ndim in (1, 2)
         and value.dtype in (torch.int64, torch.int32)
     )
+
+
+def _padding_mask(mask: Any, batch: int, length: int) -> "torch.Tensor | None":
+    """Mask of tokens, boolean on the CPU, where it is one and masks some of these places."""
+    import torch
+
+    if (
+        not isinstance(mask, torch.Tensor)
+        or mask.ndim != 2
+        or mask.shape[0] != batch
+        or mask.shape[1] < length
+        # A floating-point mask is added to scores: its zeros are what is seen.
+        or mask.is_floating_point()
+    ):
+        return None
+    real = mask.detach().cpu() != 0
+    return None if bool(real[:, -length:].all()) else real
 
 
 def _cached_tokens(cache: Any) -> int:

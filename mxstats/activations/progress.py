@@ -39,7 +39,7 @@ class Progress:
 
     Attributes
     ----------
-    tokens_read, passes, next_token
+    tokens_read, passes, next_token, padding_tokens
         As :class:`mxstats.activations.captured.Captured` has them.
     layers
         Rows seen, calls, rows a token and hidden size of each layer by name.
@@ -56,11 +56,18 @@ class Progress:
     shards: tuple[Shard, ...]
     state: str
     state_sha256: str
+    padding_tokens: int = 0
 
 
 def partial_folder(target: Path, number: int = 0) -> Path:
     """Folder of the unfinished capture of ``target``; others write beside it at the same time."""
     return target.parent / f".{target.name}.partial{f'-{number}' if number else ''}"
+
+
+def bytes_on_disk(target: Path) -> int:
+    """Bytes of the complete shards of the unfinished capture of ``target``, 0 if there is none."""
+    found = (partial_folder(target) / "shards").glob("*.safetensors")
+    return sum(path.stat().st_size for path in found)
 
 
 def lock(folder: Path) -> IO[bytes] | None:
@@ -128,6 +135,7 @@ def write_progress(
         shards=shards,
         state=state_file,
         state_sha256=file_sha256(folder / state_file),
+        padding_tokens=seen.padding_tokens,
     )
     record = {"version": PROGRESS_VERSION, **asdict(progress)}
     _replace(folder / f"progress-{rank:03d}.json", json.dumps(record, indent=1).encode())

@@ -1,5 +1,6 @@
 """From a model and a text to a store: what ``mxstats capture`` does."""
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from datetime import date
@@ -13,10 +14,13 @@ from mxstats.activations import ranks
 from mxstats.activations.capture import Captured, check_options, listening
 from mxstats.activations.models import SMOLLM2, describe_model, load_model
 from mxstats.activations.pick import Modules
+from mxstats.activations.places import place_of
+from mxstats.activations.progress import bytes_on_disk
 from mxstats.activations.store import ActivationStore
 from mxstats.activations.stream import streaming
+from mxstats.activations.targets import beside, check_space, check_target
 from mxstats.activations.text import read_text, text_name, tokenize
-from mxstats.activations.write import check_plain, check_target, store_bytes
+from mxstats.activations.write import check_plain, store_bytes
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,7 +57,7 @@ def capture_to_store(
     Parameters
     ----------
     out
-        Folder to make.
+        Folder or URL of the store to make, as :func:`write_store` takes it.
     model
         What :func:`load_model` takes.
     text
@@ -71,7 +75,8 @@ def capture_to_store(
     statistics, block_size, seed
         As :func:`capture` takes them.
     resume
-        Continue an interrupted capture of the same settings at its last complete shard.
+        Continue an interrupted capture of the same settings at its last complete shard; for a URL,
+        in the same working directory, where what is unfinished is kept.
     overwrite
         Replace a store that is already there, or discard an interrupted capture.
     announce
@@ -88,7 +93,8 @@ def capture_to_store(
         ``tokens`` below 1, or ``window`` below 2; a control character in ``model`` or ``text``.
     MxstatsError
         Whatever :func:`load_model`, :func:`read_text`, :func:`capture` and :func:`write_store`
-        have to say. What can be checked before the model is loaded is checked before.
+        have to say. What can be checked before the model is loaded is checked before, and before
+        the first pass whether the disk has room for the rows.
     """
     _check_window(window)
     if tokens < 1:
@@ -102,6 +108,16 @@ def capture_to_store(
     windows = text_windows(tokenizer, content, max_tokens=tokens, window=window)
     name, revision = describe_model(model, network)
     with ranks.from_environment():
+        if ranks.rank() == 0:
+            values = _values_per_token(network, windows[0][:1], modules)
+            total = sum(len(window) for window in windows)
+            needed = bytes_while_written(
+                values, total, keep_rows, dtype=dtype, processes=ranks.world_size()
+            )
+            target = place_of(out)
+            # What is there of this capture is on the disk already, or is discarded.
+            held = bytes_on_disk(beside(target)) if resume or overwrite else 0
+            check_space(target, needed, held=held)
         if announce is not None and ranks.rank() == 0:
             announce(estimate(network, windows, modules=modules, dtype=dtype, keep_rows=keep_rows))
         _stream_windows(
@@ -151,7 +167,8 @@ def estimate(
     total = sum(len(window) for window in windows)
     head = list(windows[0][:_PROBE_TOKENS])
     ids = torch.tensor([head], device=next(model.parameters()).device)
-    with torch.no_grad(), listening(model, modules, keep_rows=0) as seen:
+    # An expert's norm that these tokens do not reach is no fault.
+    with torch.no_grad(), listening(model, modules, keep_rows=0, active=lambda _: True) as seen:
         model(ids)
         begin = perf_counter()
         model(ids)
@@ -160,6 +177,42 @@ def estimate(
     values = [layer.hidden_size * layer.group for layer in seen]
     size = store_bytes(values, kept, dtype=dtype)
     return Estimate(size, seconds / len(head) * total / ranks.world_size())
+
+
+def bytes_while_written(
+    values_per_token: Sequence[int],
+    tokens: int,
+    keep_rows: int | None,
+    *,
+    dtype: str = "bfloat16",
+    processes: int = 1,
+) -> int:
+    """Most bytes of rows on the disk at any time of a capture of ``tokens`` tokens.
+
+    Where all are kept by one process, those of the store, for its shards are linked. Else the
+    sorted store is written beside the shards, which hold every token that has been in the sample:
+    of n tokens in random order, keep_rows·(1 + ln(n/keep_rows)), the expected number of records
+    (Vitter, 1985, "Random sampling with a reservoir").
+    """
+    if keep_rows is None or keep_rows >= tokens:
+        kept, twice = tokens, processes > 1
+        written = float(tokens)
+    else:
+        kept, twice = keep_rows, True
+        each = min(kept, tokens / processes)
+        records = each * (1 + math.log(tokens / processes / each)) if each else 0.0
+        written = min(float(tokens), processes * records)
+    return store_bytes(values_per_token, math.ceil(written) + kept * twice, dtype=dtype)
+
+
+def _values_per_token(model: "nn.Module", ids: Sequence[int], modules: Modules) -> list[int]:
+    import torch
+
+    device = next(model.parameters()).device
+    # Listening by choice: an expert's norm that these tokens do not reach is no fault.
+    with torch.no_grad(), listening(model, modules, keep_rows=0, active=lambda _: True) as seen:
+        model(torch.tensor([list(ids)], device=device))
+    return [layer.hidden_size * layer.group for layer in seen]
 
 
 def _stream_windows(

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from mxstats.activations.manifest import LayerInfo, Shard
+from mxstats.activations.places import Place, local_file
 from mxstats.errors import StoreError
 
 NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -46,8 +47,13 @@ def write_shard(
     path = folder / file
     path.parent.mkdir(exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError:
+        # Half a shard on a full disk is in the way of whoever makes room.
+        temporary.unlink(missing_ok=True)
+        raise
     return Shard(
         file=file,
         first_row=first_row,
@@ -57,7 +63,7 @@ def write_shard(
     )
 
 
-def check_shard(folder: Path, shard: Shard, *, again: bool = False) -> None:
+def check_shard(folder: Place, shard: Shard, *, again: bool = False) -> None:
     """Compare a shard's size and SHA-256 with the manifest, once a process unless ``again``.
 
     Raises
@@ -65,25 +71,29 @@ def check_shard(folder: Path, shard: Shard, *, again: bool = False) -> None:
     StoreError
         Missing, no file, truncated or altered; the message names the shard.
     """
-    path = folder / shard.file
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            what = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-            raise StoreError(f"shard {shard.file} of {folder} is {what}")
-        if status.st_size != shard.bytes:
-            raise StoreError(
-                f"shard {shard.file} of {folder} has {status.st_size} bytes instead of "
-                f"{shard.bytes}: it is {'truncated' if status.st_size < shard.bytes else 'altered'}"
-            )
-        key = (str(path.resolve()), status.st_size, status.st_mtime_ns, shard.sha256)
-        if key in _checked and not again:
-            return
-        found = file_sha256(path)
+        with local_file(folder, shard.file) as path:
+            _check_file(path, folder, shard, again)
     except FileNotFoundError as error:
         raise StoreError(f"shard {shard.file} of {folder} is missing") from error
     except OSError as error:
         raise StoreError(f"shard {shard.file} of {folder} cannot be read: {error}") from error
+
+
+def _check_file(path: Path, folder: Place, shard: Shard, again: bool) -> None:
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        what = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise StoreError(f"shard {shard.file} of {folder} is {what}")
+    if status.st_size != shard.bytes:
+        raise StoreError(
+            f"shard {shard.file} of {folder} has {status.st_size} bytes instead of "
+            f"{shard.bytes}: it is {'truncated' if status.st_size < shard.bytes else 'altered'}"
+        )
+    key = (str(path.resolve()), status.st_size, status.st_mtime_ns, shard.sha256)
+    if key in _checked and not again:
+        return
+    found = file_sha256(path)
     if found != shard.sha256:
         _checked.discard(key)
         raise StoreError(
@@ -93,7 +103,7 @@ def check_shard(folder: Path, shard: Shard, *, again: bool = False) -> None:
     _checked.add(key)
 
 
-def read_rows(folder: Path, shard: Shard, layer: LayerInfo, dtype: str) -> NDArray[Any]:
+def read_rows(folder: Place, shard: Shard, layer: LayerInfo, dtype: str) -> NDArray[Any]:
     """The rows of ``layer`` in ``shard``, ``[rows, hidden_size]``, in the stored dtype.
 
     Raises
@@ -104,7 +114,10 @@ def read_rows(folder: Path, shard: Shard, layer: LayerInfo, dtype: str) -> NDArr
     check_shard(folder, shard)
     expected = [shard.rows_of(layer), layer.hidden_size]
     try:
-        with safe_open(folder / shard.file, framework="numpy") as opened:
+        with (
+            local_file(folder, shard.file) as path,
+            safe_open(path, framework="numpy") as opened,
+        ):
             entry = opened.get_slice(layer.name)
             if entry.get_dtype() != _CODES[dtype] or entry.get_shape() != expected:
                 raise StoreError(

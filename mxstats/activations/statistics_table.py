@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxstats.activations.manifest import StatisticsFile
+from mxstats.activations.places import Place, local_file
 from mxstats.activations.row_sums import POWERS
 from mxstats.activations.shards import file_sha256
 from mxstats.activations.statistics import (
@@ -144,7 +145,7 @@ def write_statistics(folder: Path, statistics: Mapping[str, Statistics]) -> Stat
 
 
 def read_statistics(
-    folder: Path, file: StatisticsFile, layers: Iterable[str] | None = None
+    folder: Place, file: StatisticsFile, layers: Iterable[str] | None = None
 ) -> "pd.DataFrame":
     """The table, after its size and checksum were compared; only ``layers`` if given.
 
@@ -156,18 +157,11 @@ def read_statistics(
     import pandas as pd
     from pyarrow import ArrowException
 
-    path = folder / file.file
+    chosen = None if layers is None else [("layer", "in", list(layers))]
     try:
-        size = path.stat().st_size
-        if size != file.bytes:
-            what = "truncated" if size < file.bytes else "altered"
-            raise StoreError(
-                f"{file.file} of {folder} has {size} bytes instead of {file.bytes}: it is {what}"
-            )
-        if file_sha256(path) != file.sha256:
-            raise StoreError(f"{file.file} of {folder} is altered: its SHA-256 is another")
-        chosen = None if layers is None else [("layer", "in", list(layers))]
-        table = pd.read_parquet(path, engine="pyarrow", filters=chosen)
+        with local_file(folder, file.file) as path:
+            _check_file(path, folder, file)
+            table = pd.read_parquet(path, engine="pyarrow", filters=chosen)
     except FileNotFoundError as error:
         raise StoreError(f"{file.file} of {folder} is missing") from error
     except (ArrowException, OSError, ValueError) as error:
@@ -176,6 +170,17 @@ def read_statistics(
     if missing:
         raise StoreError(f"{file.file} of {folder} lacks the column(s) {', '.join(missing)}")
     return table
+
+
+def _check_file(path: Path, folder: Place, file: StatisticsFile) -> None:
+    size = path.stat().st_size
+    if size != file.bytes:
+        what = "truncated" if size < file.bytes else "altered"
+        raise StoreError(
+            f"{file.file} of {folder} has {size} bytes instead of {file.bytes}: it is {what}"
+        )
+    if file_sha256(path) != file.sha256:
+        raise StoreError(f"{file.file} of {folder} is altered: its SHA-256 is another")
 
 
 def _lines(name: str, state: Statistics) -> "pd.DataFrame":

@@ -1,4 +1,4 @@
-"""Reading an activation store: a folder with a manifest, shards of rows, and the tokens.
+"""Reading an activation store: a manifest, shards of rows, and the tokens, in one folder.
 
     manifest.json              model, text, layers, shards with their checksums, versions
     shards/00000.safetensors   rows 0 to 4095 of every layer, bfloat16 or float32
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxstats.activations.manifest import LayerInfo, Manifest, Shard, read_manifest
+from mxstats.activations.places import Place, place_of
 from mxstats.activations.shards import check_shard, read_rows
 from mxstats.activations.statistics import Statistics
 from mxstats.activations.statistics_table import from_table, read_statistics
@@ -34,17 +35,27 @@ class ActivationStore:
     Parameters
     ----------
     path
-        Folder of the store. Its manifest is read at once, nothing else is.
+        Folder of the store, or a URL as fsspec takes it (``"s3://bucket/store"``, a string). Its
+        manifest is read at once, nothing else is. A file of a URL is copied to this machine, under
+        ``TMPDIR``, when it is first needed, so the first layer brings all shards; the copies are
+        removed with this object.
+
+    Attributes
+    ----------
+    path : pathlib.Path or str
+        The folder, or the URL.
 
     Raises
     ------
     StoreError
-        The folder is missing, or its manifest is missing, foreign, damaged or of a newer version.
+        The folder is missing, or its manifest is missing, foreign, damaged or of a newer version;
+        a URL of an unknown kind, or whose package (for example s3fs) is not installed.
     """
 
     def __init__(self, path: str | Path):
-        self.path = Path(path)
-        self.manifest: Manifest = read_manifest(self.path)
+        self.place: Place = place_of(path)
+        self.path: Path | str = self.place if isinstance(self.place, Path) else self.place.url
+        self.manifest: Manifest = read_manifest(self.place)
 
     @property
     def layers(self) -> list[LayerInfo]:
@@ -90,12 +101,12 @@ class ActivationStore:
         chosen = [shard for shard in chosen if shard.rows_of(layer)]
         # Before there is an array for them: rows beyond what the files hold are only a claim.
         for shard in chosen:
-            check_shard(self.path, shard)
+            check_shard(self.place, shard)
         out = np.empty((sum(s.rows_of(layer) for s in chosen), layer.hidden_size), np.float32)
         start = 0
         for shard in chosen:
             end = start + shard.rows_of(layer)
-            out[start:end] = read_rows(self.path, shard, layer, self.manifest.dtype)
+            out[start:end] = read_rows(self.place, shard, layer, self.manifest.dtype)
             start = end
         return out
 
@@ -113,7 +124,7 @@ class ActivationStore:
         StoreError
             Missing, damaged, or not the tokens that the manifest has the hash of.
         """
-        return read_tokens(self.path, self.manifest.token_ids_sha256)
+        return read_tokens(self.place, self.manifest.token_ids_sha256)
 
     def statistics(self, layers: Iterable[str] | None = None) -> "pd.DataFrame":
         """Streaming statistics of every token read, kept or not, as a tidy table.
@@ -134,7 +145,7 @@ class ActivationStore:
         if self.manifest.statistics is None:
             raise StoreError(f"{self.path} has no statistics; capture it again to have them")
         names = None if layers is None else [self.layer(name).name for name in layers]
-        return read_statistics(self.path, self.manifest.statistics, names)
+        return read_statistics(self.place, self.manifest.statistics, names)
 
     def layer_statistics(self, name: str) -> Statistics:
         """State of the statistics of one layer, to merge or update; needs torch."""
@@ -149,12 +160,14 @@ class ActivationStore:
             Something is wrong; the message has every fault, one after the other.
         """
         faults: list[str] = []
+        if not isinstance(self.place, Path):
+            self.place.forget()
         for shard in self.manifest.shards:
             try:
-                check_shard(self.path, shard, again=True)
+                check_shard(self.place, shard, again=True)
                 for layer in self.manifest.layers:
                     if shard.rows_of(layer):
-                        read_rows(self.path, shard, layer, self.manifest.dtype)
+                        read_rows(self.place, shard, layer, self.manifest.dtype)
             except StoreError as error:
                 faults.append(str(error))
         try:

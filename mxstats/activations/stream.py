@@ -6,6 +6,8 @@ as they are where all tokens were kept by one process, and otherwise sorted by t
 that the sample has dropped since.
 """
 
+import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import date
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from mxstats.activations import ranks
 from mxstats.activations.finish import finish_store
 from mxstats.activations.manifest import Shard
+from mxstats.activations.places import Place, place_of
 from mxstats.activations.progress import (
     Progress,
     check_settings,
@@ -30,7 +33,8 @@ from mxstats.activations.progress import (
     write_settings,
 )
 from mxstats.activations.shards import write_shard
-from mxstats.activations.write import check_dtype, check_plain, check_target, stored_rows
+from mxstats.activations.targets import beside, check_target, gigabytes, is_full
+from mxstats.activations.write import check_dtype, check_plain, store_bytes, stored_rows
 from mxstats.errors import CaptureError, StoreError
 
 if TYPE_CHECKING:
@@ -42,7 +46,16 @@ TOKENS_PER_SHARD = 1024
 class Streaming:
     """Writes what ``seen`` keeps into a partial folder; :func:`streaming` makes and ends it."""
 
-    def __init__(self, seen: "Captured", folder: Path, rank: int, dtype: str, per_shard: int):
+    def __init__(
+        self,
+        seen: "Captured",
+        folder: Path,
+        rank: int,
+        dtype: str,
+        per_shard: int,
+        most_tokens: int | None = None,
+    ):
+        self._most_tokens = most_tokens
         self.folder, self.rank = folder, rank
         self._seen, self._dtype, self._per_shard = seen, dtype, per_shard
         self._shards: tuple[Shard, ...] = ()
@@ -69,9 +82,13 @@ class Streaming:
         seen.log.restore(self._log[:, 0])
         seen.next_token, seen.passes = progress.next_token, progress.passes
         seen.tokens_read = self._saved = progress.tokens_read
+        seen.padding_tokens = progress.padding_tokens
 
     def after_pass(self) -> None:
         """Write a shard if one is full."""
+        if self._most_tokens is not None:
+            self._warn_of_space(self._most_tokens)
+            self._most_tokens = None
         pending = max([self._seen.log.pending, *(one.sample.pending for one in self._seen)])
         unsaved = self._seen.tokens_read - self._saved
         if pending >= self._per_shard or (self._seen.keep_rows == 0 and unsaved >= self._per_shard):
@@ -101,6 +118,20 @@ class Streaming:
         self._saved = self._seen.tokens_read
         return write_progress(self.folder, self.rank, self._seen, self._shards, self._log)
 
+    def _warn_of_space(self, tokens: int) -> None:
+        # How many tokens will be read nobody has said, so there is nothing to refuse.
+        most = store_bytes(
+            [one.hidden_size * one.group for one in self._seen], tokens, dtype=self._dtype
+        )
+        free = shutil.disk_usage(self.folder).free
+        if most > free:
+            warnings.warn(
+                f"the rows of keep_rows = {tokens} tokens take {gigabytes(most)}, and the disk of "
+                f"{self.folder} has {gigabytes(free)} free: keep the rows of fewer, or write to "
+                "another disk",
+                stacklevel=2,
+            )
+
     def _drain_log(self) -> NDArray[np.int64]:
         tokens, facts = self._seen.log.drain()
         if facts is None:
@@ -118,6 +149,7 @@ def streaming(
     resume: bool = False,
     overwrite: bool = False,
     per_shard: int = TOKENS_PER_SHARD,
+    most_tokens: int | None = None,
     settings: Mapping[str, Any] | None = None,
     tokenizer: Any = None,
     window: int | None = None,
@@ -126,14 +158,17 @@ def streaming(
     """Write what ``seen`` keeps to the store ``out`` during the block, and finish it at its end.
 
     Where the block ends with an exception, or the process is killed, complete shards stay in
-    ``.<name>.partial`` beside ``out`` and ``resume`` continues behind them.
+    ``.<name>.partial`` beside ``out`` and ``resume`` continues behind them. Of a URL they are in
+    ``.<name>-<hash of the URL>.partial`` in the working directory, from which alone the capture
+    can be resumed. The URL has nothing of it until the end, when the complete store is uploaded;
+    where that fails, ``resume`` only sends what is missing.
 
     Parameters
     ----------
     seen
         What listens to the model.
     out
-        Folder of the store.
+        Folder or URL of the store.
     about
         ``model``, ``revision`` and ``text`` for the manifest.
     dtype
@@ -144,6 +179,9 @@ def streaming(
         Replace a store, or discard an interrupted capture.
     per_shard
         Tokens after which a shard is written, at the end of the pass.
+    most_tokens
+        Tokens whose rows may have to be kept, to warn after the first pass of a disk that is too
+        small for them; None where that was checked before.
     settings
         What else a resumption has to match.
     tokenizer
@@ -158,12 +196,13 @@ def streaming(
     StoreError
         ``out`` is taken, an interrupted capture is there and neither ``resume`` nor ``overwrite``
         is set, nothing can be written, or another writer finished ``out`` first: then the
-        capture stays, complete, under the name that the message says.
+        capture stays, complete, under the name that the message says. So it does where an upload
+        failed, and up to its last complete shard where the disk is full.
     """
     check_dtype(dtype)
     for name, value in about.items():
         check_plain(name, value)
-    target = Path(out)
+    target = place_of(out)
     rank, world = ranks.rank(), ranks.world_size()
     facts = {
         "about": dict(about),
@@ -174,15 +213,15 @@ def streaming(
         "processes": world,
         **(settings or {}),
     }
+    folder, held = None, None
     try:
         with ExitStack() as stack:
-            folder, held = None, None
             if rank == 0:
                 check_target(target, overwrite=overwrite)
                 folder, held = _claim(target, facts, resume=resume, overwrite=overwrite)
                 stack.callback(held.close)
             folder = Path(ranks.broadcast_text(None if folder is None else str(folder)))
-            writer = Streaming(seen, folder, rank, dtype, per_shard)
+            writer = Streaming(seen, folder, rank, dtype, per_shard, most_tokens)
             progress = read_progress(folder, rank) if resume else None
             if progress is not None:
                 writer.restore(progress)
@@ -209,16 +248,22 @@ def streaming(
                 )
             ranks.barrier()
     except OSError as error:
-        raise StoreError(f"cannot write {target}: {error.strerror or error}") from error
+        message = f"cannot write {target}: {error.strerror or error}"
+        if is_full(error):
+            message += (
+                f"; what was captured up to the last complete shard is in {folder}: make room, "
+                "then resume=True continues it (--resume on the command line)"
+            )
+        raise StoreError(message) from error
 
 
 def _claim(
-    target: Path, settings: Mapping[str, Any], *, resume: bool, overwrite: bool
+    target: Place, settings: Mapping[str, Any], *, resume: bool, overwrite: bool
 ) -> tuple[Path, IO[bytes]]:
     """A partial folder that no other process writes to, and its lock."""
     number = 0
     while True:
-        folder = partial_folder(target, number)
+        folder = partial_folder(beside(target), number)
         held = lock(folder)
         if held is not None:
             break

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from mxstats.activations.places import Place, local_file
 from mxstats.errors import StoreError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def write_tokens(folder: Path, table: "pd.DataFrame") -> None:
     table.to_parquet(folder / TOKENS, engine="pyarrow", index=False)
 
 
-def read_tokens(folder: Path, expected_hash: str) -> "pd.DataFrame":
+def read_tokens(folder: Place, expected_hash: str) -> "pd.DataFrame":
     """The table in ``tokens.parquet``, after its ids were compared with their hash.
 
     Raises
@@ -55,13 +56,16 @@ def read_tokens(folder: Path, expected_hash: str) -> "pd.DataFrame":
     import pandas as pd
     from pyarrow import ArrowException
 
-    path = folder / TOKENS
     try:
-        table = pd.read_parquet(path, engine="pyarrow")
+        with local_file(folder, TOKENS) as path:
+            return _checked(pd.read_parquet(path, engine="pyarrow"), folder, expected_hash)
     except FileNotFoundError as error:
         raise StoreError(f"{TOKENS} of {folder} is missing") from error
     except (ArrowException, OSError, ValueError) as error:
         raise StoreError(f"{TOKENS} of {folder} cannot be read: {error}") from error
+
+
+def _checked(table: "pd.DataFrame", folder: Place, expected_hash: str) -> "pd.DataFrame":
     missing = [column for column in COLUMNS if column not in table]
     if missing:
         raise StoreError(f"{TOKENS} of {folder} lacks the column(s) {', '.join(missing)}")

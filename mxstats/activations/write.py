@@ -1,16 +1,14 @@
 """Writing an activation store: whole, or not at all.
 
-The folder is made under a temporary name beside its place and renamed, so that a reader never
-sees half a store and an interrupted write leaves nothing.
+A reader never sees half a store and an interrupted write leaves nothing
+(:mod:`mxstats.activations.targets`).
 """
 
-import os
 import platform
 from collections.abc import Iterable, Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
 import ml_dtypes
@@ -25,12 +23,13 @@ from mxstats.activations.manifest import (
     Shard,
     StatisticsFile,
     is_plain,
-    read_manifest,
 )
+from mxstats.activations.places import place_of
 from mxstats.activations.shards import NUMPY_DTYPES, write_shard
 from mxstats.activations.statistics import Statistics
 from mxstats.activations.statistics_table import write_statistics
 from mxstats.activations.store import ActivationStore
+from mxstats.activations.targets import building, check_target
 from mxstats.activations.tokens import token_hash, token_table, write_tokens
 from mxstats.errors import StoreError
 
@@ -73,7 +72,9 @@ def write_store(
     Parameters
     ----------
     path
-        Folder to make; its parent has to exist.
+        Folder to make, whose parent has to exist; or a URL as fsspec takes it
+        (``"s3://bucket/store"``, a string), for which the store is built in the working directory,
+        uploaded, and kept there where the upload fails.
     captured
         What :func:`mxstats.activations.capture` gave, or any layers with ``name``, ``role``,
         ``index`` and ``rows`` (torch or NumPy, ``[rows, hidden_size]``).
@@ -102,21 +103,19 @@ def write_store(
         string for the manifest.
     StoreError
         Something is at ``path`` already, and it is no store or ``overwrite`` is off; the folder
-        cannot be written.
+        cannot be written, or the upload failed.
     """
     for name, value in (("model", model), ("revision", revision), ("text", text)):
         check_plain(name, value)
     _check_arguments(dtype, rows_per_shard, window, token_ids, token_texts)
     layers = list(captured)
     _check_names([layer.name for layer in layers])
-    target = Path(path)
+    target = place_of(path)
     check_target(target, overwrite=overwrite)
     texts = [""] * len(token_ids) if token_texts is None else token_texts
     length = window or max(1, len(token_ids))
     try:
-        with TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
-            folder = Path(scratch) / "store"
-            folder.mkdir()
+        with building(target, overwrite=overwrite) as folder:
             infos, shards = _write_shards(folder, layers, dtype, rows_per_shard)
             write_tokens(folder, token_table(token_ids, texts, length))
             manifest = Manifest(
@@ -136,10 +135,9 @@ def write_store(
                 statistics=_write_layer_statistics(folder, layers),
             )
             (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-            move_into_place(folder, target, Path(scratch) / "replaced", overwrite)
     except OSError as error:
         raise StoreError(f"cannot write {target}: {error.strerror or error}") from error
-    return ActivationStore(target)
+    return ActivationStore(path)
 
 
 def store_bytes(values_per_token: Iterable[int], tokens: int, *, dtype: str = "bfloat16") -> int:
@@ -214,43 +212,6 @@ def _as_numpy(rows: "torch.Tensor | NDArray[Any]") -> NDArray[Any]:
 
 def _largest(dtype: str) -> float:
     return float(ml_dtypes.finfo(NUMPY_DTYPES[dtype]).max)
-
-
-def move_into_place(folder: Path, target: Path, aside: Path, overwrite: bool) -> None:
-    """Rename ``folder`` to ``target``; a store that is there goes ``aside``, or comes back."""
-    if overwrite and (target / MANIFEST).exists():
-        try:
-            target.rename(aside)
-            folder.rename(target)
-        except BaseException:
-            # Ctrl-C too, wherever between the two it comes: what is aside goes with the scratch.
-            if aside.exists() and not target.exists():
-                aside.rename(target)
-            raise
-    else:
-        # Fails, as it should, if another writer has put a store there in the meantime.
-        folder.rename(target)
-
-
-def check_target(path: str | Path, *, overwrite: bool) -> None:
-    """Raise StoreError unless a store may be written at ``path``."""
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise StoreError(f"cannot write {target}: the folder {target.parent} does not exist")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise StoreError(f"cannot write {target}: the folder {target.parent} is not writable")
-    if target.is_dir() and not any(target.iterdir()):
-        return
-    if not target.exists():
-        return
-    if not overwrite:
-        raise StoreError(
-            f"{target} exists already; overwrite=True replaces it (--overwrite on the command line)"
-        )
-    try:
-        read_manifest(target)
-    except StoreError as error:
-        raise StoreError(f"{target} is not replaced, for it is no store: {error}") from error
 
 
 def check_plain(name: str, value: str | None) -> None:

@@ -15,8 +15,11 @@ _FOR_ROWS = "Of a store: "
 
 def run(
     store: Annotated[
-        Path | None,
-        typer.Argument(help="A store made by capture; none: a format, for a distribution."),
+        # Not a Path, which would drop a slash of s3://bucket/store.
+        str | None,
+        typer.Argument(
+            help="A store made by capture, folder or URL; none: a format, for a distribution."
+        ),
     ] = None,
     dist: Annotated[
         str | None,
@@ -75,7 +78,7 @@ def run(
 
 
 def _rows(
-    store: Path,
+    store: str,
     p: float,
     fmt: str | None,
     block_size: int | None,
@@ -85,6 +88,7 @@ def _rows(
     seed: int,
     json: bool,
 ) -> None:
+    from mxstats.activations import ActivationStore
     from mxstats.measure import calibrate
     from mxstats.measure.calibrated import check_file
 
@@ -92,7 +96,7 @@ def _rows(
         check_file(out)
     with progress("calibrate") as report:
         found = calibrate(
-            store,
+            ActivationStore(store),
             p=p,
             fmt=fmt,
             block_size=block_size,

@@ -1,19 +1,20 @@
 """``mxstats capture``: a model reads a text; what enters its norms goes into a store."""
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mxstats.cli.output import progress
+from mxstats.cli import options
+from mxstats.cli.output import print_json, progress
 
 if TYPE_CHECKING:
     from mxstats.activations.record import Estimate
 
 
 def run(
-    out: Annotated[Path, typer.Argument(help="Folder of the new store.")],
+    # Not a Path, which would drop a slash of s3://bucket/store.
+    out: Annotated[str, typer.Argument(help="Folder or URL of the new store.")],
     model: Annotated[
         str, typer.Option("--model", help="smollm2, or a folder that transformers can load.")
     ] = "smollm2",
@@ -41,6 +42,7 @@ def run(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a store, or an interrupted capture.")
     ] = False,
+    json: options.Json = False,
 ) -> None:
     """Capture the inputs of every RMSNorm of a model into a store."""
     from mxstats.activations import capture_to_store
@@ -58,10 +60,25 @@ def run(
             seed=seed,
             resume=resume,
             overwrite=overwrite,
-            announce=_announce,
+            announce=announce,
             progress=lambda done, total: report(f"{done:,} of {total:,} tokens", done / total),
         )
     size = sum(shard.bytes for shard in store.manifest.shards)
+    if json:
+        about = store.manifest
+        print_json(
+            {
+                "store": str(store.path),
+                "model": about.model,
+                "layers": len(about.layers),
+                "rows": about.rows,
+                "dtype": about.dtype,
+                "bytes": size,
+                "tokens": about.tokens,
+                "tokens_read": about.tokens_read,
+            }
+        )
+        return
     print(
         f"{out}: {len(store.layers)} layers, {store.manifest.rows:,} rows each, "
         f"{store.manifest.dtype}, {size / 1e6:.2f} MB, statistics of "
@@ -69,8 +86,13 @@ def run(
     )
 
 
-def _announce(expected: "Estimate") -> None:
+def announce(expected: "Estimate") -> None:
+    """Say on stderr what a capture is going to take."""
     print(
-        f"about {expected.bytes / 1e6:,.0f} MB of rows and {expected.seconds:,.0f} s",
+        f"about {_short(expected.bytes / 1e6)} MB of rows and {_short(expected.seconds)} s",
         file=sys.stderr,
     )
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def run(
     store: Annotated[
-        Path | None, typer.Argument(help="A store made by capture; the bundled sample when none.")
+        # Not a Path, which would drop a slash of s3://bucket/store.
+        str | None,
+        typer.Argument(help="A store made by capture, folder or URL; the bundled sample if none."),
     ] = None,
     p: Annotated[
         list[float] | None,

@@ -8,6 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from mxstats.activations import ActivationStore
+from mxstats.activations.places import is_url
 from mxstats.formats import BlockFormat, ScaleRule, block_format
 from mxstats.measure.calibrated import RowCalibration
 from mxstats.measure.choice import chosen_layers
@@ -73,7 +74,7 @@ def calibrate(
     source
         A distribution as :func:`mxstats.distribution` takes it; or an
         :class:`mxstats.ActivationStore` or the path of one (a ``Path``, or a string that names a
-        folder, or any string once ``per`` is given).
+        folder, a URL, or any string once ``per`` is given).
     p
         Exponent of the power mean, a scalar.
     block_size
@@ -181,4 +182,6 @@ def is_store(source: Any, per: str | None = None) -> bool:
     """Whether ``source`` is a store or the path of one, and not a distribution."""
     if isinstance(source, ActivationStore | os.PathLike):
         return True
-    return isinstance(source, str) and (per is not None or Path(source).is_dir())
+    return is_url(source) or (
+        isinstance(source, str) and (per is not None or Path(source).is_dir())
+    )

@@ -108,10 +108,11 @@ def test_several_passes_and_batches_number_tokens_on(tiny_llama, ids):
     assert (seen.passes, seen.tokens_read) == (2, 17)
 
 
-def test_positions_go_on_from_a_cache(tiny_llama, ids):
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_positions_go_on_from_a_cache(tiny_llama, ids, name):
     with torch.no_grad(), capture(tiny_llama) as seen:
         cache = tiny_llama(ids, use_cache=True).past_key_values
-        tiny_llama(ids[:, :1], past_key_values=cache)
+        tiny_llama(ids[:, :1], **{name: cache})
         tiny_llama(ids[:, :2], position_ids=torch.tensor([[4, 9]]))
     assert seen.tokens()["position"].tolist() == [*range(7), 7, 4, 9]
 
