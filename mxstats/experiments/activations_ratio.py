@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from mxstats.experiments.style import NORMS, new_figure
+from mxstats.experiments.style import NORMS, ROLES, layer_ticks, new_figure
 from mxstats.measure import validate
 
 _P = (1.0, 2.0)
@@ -45,7 +45,7 @@ def draw(table: pd.DataFrame) -> Figure:
         panel.axhline(1.0, color="black", lw=0.7)
         panel.vlines(at, here["r_low"], here["r_high"], color=look["color"], lw=0.6, alpha=0.6)
         panel.vlines(at, here["r_q05"], here["r_q95"], color=look["color"], lw=2.0, alpha=0.5)
-        for role, marker in (("pre-attention", "o"), ("pre-mlp", "^"), ("final", "*")):
+        for role, marker in ROLES.items():
             chosen = here["role"] == role
             panel.plot(
                 at[chosen], here["r_median"][chosen], ls="", marker=marker, color=look["color"],
@@ -73,8 +73,6 @@ def draw(table: pd.DataFrame) -> Figure:
         panels[0].fill_between([], [], color=_NOISE, lw=0, label="±2√(V/K), Gaussian rows"),
     ]
     panels[0].legend(handles=ranges, loc="upper left", ncols=3, bbox_to_anchor=(0.0, 0.64))
-    first = table[table["p"] == _P[0]].reset_index(drop=True)
-    starts = first.index[first["role"] == "pre-attention"]
-    panels[-1].set_xticks(starts[::3], [f"{int(first['index'][i])}" for i in starts[::3]])
+    layer_ticks(panels[-1].xaxis, table[table["p"] == _P[0]])
     panels[-1].set_xlabel("layer of SmolLM2-135M (two norm inputs each, then the final norm)")
     return figure

@@ -59,7 +59,7 @@ def compute(
     ``full`` changes nothing. Raises NoRecordingError where there is no recorded run.
     """
     del full, progress
-    return compare(recorded("kernel_speed", COMMAND))
+    return compare(recorded("kernel_speed", COMMAND)[0])
 
 
 def draw(table: pd.DataFrame) -> Figure:

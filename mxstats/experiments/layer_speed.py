@@ -34,7 +34,7 @@ def compute(
     ``full`` changes nothing. Raises NoRecordingError where there is no recorded run.
     """
     del full, progress
-    return project(recorded("layer_speed", COMMAND))
+    return project(recorded("layer_speed", COMMAND)[0])
 
 
 def draw(table: pd.DataFrame) -> Figure:

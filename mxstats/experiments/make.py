@@ -26,6 +26,9 @@ FIGURES = (
     "scale_only",
     "format_error",
     "activations_ratio",
+    "crest_spread",
+    "outliers",
+    "calibration",
     "kernel_speed",
     "layer_speed",
 )

@@ -1,4 +1,7 @@
-"""Recorded runs that figures are drawn from: they need a GPU, which who draws may not have."""
+"""Recorded runs that figures are drawn from.
+
+They need a GPU, a model or half an hour, which who draws may not have.
+"""
 
 from pathlib import Path
 
@@ -21,14 +24,17 @@ def recorded_path(name: str) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def recorded(name: str, command: str) -> pd.DataFrame:
-    """Return the table recorded in ``figures/data/<name>.parquet``.
+def recorded(
+    name: str, command: str, *, where: str = "on a machine with a GPU"
+) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return the table recorded in ``figures/data/<name>.parquet``, and the facts of the run.
 
-    Raises NoRecordingError where there is none, naming the file and the command that makes it.
+    Raises NoRecordingError where there is none, naming the file, the command that makes it, and
+    ``where`` that runs.
     """
     path = recorded_path(name)
     if path is None:
         raise NoRecordingError(
-            f"figures/data/{name}.parquet is missing; on a machine with a GPU make it by: {command}"
+            f"figures/data/{name}.parquet is missing; {where} make it by: {command}"
         )
-    return read(path)[0]
+    return read(path)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -30,6 +31,8 @@ NORMS: dict[str, dict[str, Any]] = {
     "mxnorm p=1": {"color": ORANGE, "linestyle": "-", "marker": "s", "label": "MXNorm, p = 1"},
     "mxnorm p=2": {"color": BLUE, "linestyle": "-", "marker": "o", "label": "MXNorm, p = 2"},
 }
+# Markers of the norm inputs of a model.
+ROLES = {"pre-attention": "o", "pre-mlp": "^", "final": "*"}
 
 _RC: dict[Any, Any] = {
     "font.size": 8,
@@ -82,3 +85,14 @@ def powers_of_two(axis: Any, exponents: range) -> None:
         )
     )
     axis.set_minor_locator(NullLocator())
+
+
+def layer_ticks(axis: Any, norms: pd.DataFrame, every: int = 3) -> None:
+    """Number the layers at their first norm input.
+
+    ``norms`` has a line a norm input in the model's order, with ``role`` and ``index``; they are
+    drawn at 0, 1, 2 and so on. ``every`` how many layers there is a number.
+    """
+    starts = [i for i, role in enumerate(norms["role"]) if role == "pre-attention"][::every]
+    index = norms["index"].to_numpy()
+    axis.set_ticks(starts, [f"{int(index[i])}" for i in starts])

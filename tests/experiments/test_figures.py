@@ -12,15 +12,26 @@ from matplotlib.collections import LineCollection
 from matplotlib.patches import Rectangle
 
 from mxstats.activations import sample_store
-from mxstats.experiments import FIGURES, activations_ratio, constant, make, make_figure
+from mxstats.experiments import FIGURES, activations_ratio, constant, make, make_figure, recorded
+from mxstats.experiments.style import style
+from mxstats.measure.speed import recording
 from mxstats.theory import constant as exact_constant
 from mxstats.theory import output_bounds, rms_error
+from tests.experiments.calibration_case import calibration_run
+from tests.experiments.texts import check_texts
 
 
 @pytest.fixture(scope="module")
-def tables():
-    """Each table at its quick size, computed once."""
-    return {name: make.experiment(name).compute() for name in FIGURES}
+def tables(tmp_path_factory):
+    """Each table at its quick size, computed once.
+
+    The calibration is a recorded one where there is one, else one with round numbers.
+    """
+    folder = tmp_path_factory.mktemp("data")
+    recording.write(folder / "calibration.parquet", calibration_run(), {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorded, "_FOLDERS", (*recorded._FOLDERS, folder))
+        return {name: make.experiment(name).compute() for name in FIGURES}
 
 
 def test_constant_simulation_meets_the_exact_line(tables):
@@ -204,6 +215,14 @@ def test_every_figure_is_written_whole(name, tables, tmp_path, monkeypatch):
     inflated = b"".join(_streams(pdf))
     assert b"/FontFile2" in pdf + inflated
     assert b"/Type3" not in pdf + inflated
+
+
+@pytest.mark.parametrize(
+    "name", ["bounds", "activations_ratio", "crest_spread", "outliers", "calibration"]
+)
+def test_texts_of_figures_with_activations_are_legible(name, tables):
+    with style():
+        check_texts(make.experiment(name).draw(tables[name]))
 
 
 def _streams(pdf):
