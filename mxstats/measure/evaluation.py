@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from mxstats.activations.models import loss
-from mxstats.activations.pick import pick_modules
 from mxstats.formats import BlockFormat, ScaleRule, block_format
 from mxstats.theory import rms_error
 
@@ -131,8 +130,10 @@ def _loss_with_noise(
 
 @contextmanager
 def _noisy(model: "nn.Module", p: float, block_size: int, seed: int) -> Iterator[None]:
-    """Multiply the output of every norm of whole rows by exp(σz) while the block lasts."""
+    """Multiply the output of every norm that is converted by exp(σz) while the block lasts."""
     import torch
+
+    from mxstats.nn.families import replaced_norms
 
     generator = torch.Generator().manual_seed(seed)
     error = rms_error("gaussian", p=p, block_size=block_size)
@@ -142,13 +143,7 @@ def _noisy(model: "nn.Module", p: float, block_size: int, seed: int) -> Iterator
         z = torch.randn(output.shape[:-1], generator=generator, dtype=torch.float64)
         return output * (sigma * z).exp()[..., None].to(output)
 
-    # Norms of heads stay as they are in a converted model too.
-    widths = {name: module for name, module in pick_modules(model).items() if not _of_head(name)}
     with ExitStack() as hooks:
-        for module in widths.values():
+        for module in replaced_norms(model).values():
             hooks.callback(module.register_forward_hook(hook).remove)
         yield
-
-
-def _of_head(name: str) -> bool:
-    return name.rpartition(".")[2] in ("q_norm", "k_norm")

@@ -29,7 +29,12 @@ class ConstantsError(MxstatsError, ValueError):
 
 
 def read_constants(
-    constants: Constants, names: Sequence[str], p: float, block_size: int
+    constants: Constants,
+    names: Sequence[str],
+    p: float,
+    block_size: int,
+    *,
+    staying: Sequence[str] = (),
 ) -> dict[str, float | torch.Tensor]:
     """Return the constant c, or the weights of the blocks [K] in float32, of norms by name.
 
@@ -41,13 +46,16 @@ def read_constants(
         The norms that are converted, by qualified name.
     p, block_size
         In use.
+    staying
+        Norms of the model that are never converted. A calibration of every norm of a model has
+        constants of them too; those are not among what is returned.
 
     Raises
     ------
     ConstantsError
         A file is missing, torn or of another form, or was made for another p or block size.
     TypeError, ValueError
-        Constants of another kind; a name that is not among ``names``, with the closest that is.
+        Constants of another kind; a name of no such norm, with the closest that is converted.
     """
     if constants is None:
         return {}
@@ -62,13 +70,14 @@ def read_constants(
             "constants must be a number, a mapping of names, or a path to a JSON file, got "
             f"{type(constants).__name__}"
         )
-    known = set(names)
+    known = {*names, *staying}
     for name in constants:
         if name not in known:
             raise ValueError(
                 f"constants: {name!r} is no norm that is converted; {_closest(name, names)}"
             )
-    return {name: _constant(name, value) for name, value in constants.items()}
+    found = {name: _constant(name, value) for name, value in constants.items()}
+    return {name: value for name, value in found.items() if name not in staying}
 
 
 def _constant(name: str, value: Any) -> float | torch.Tensor:

@@ -24,8 +24,8 @@ from mxstats.nn.families import (
     check_linear,
     check_norm,
     eps_of,
+    find_final_norms,
     find_layers,
-    module_at,
 )
 from mxstats.nn.linear import MXLinear
 from mxstats.nn.report import Entry, about_constant, about_noise, report_of
@@ -103,7 +103,8 @@ def convert(
         MXNorm's: None for the constant of Gaussian rows of the hidden size; a number for all norms;
         a mapping of qualified names (``"model.layers.0.input_layernorm"``) to numbers c or, with
         p = 2, arrays with one weight for each block, [K]; or a path to a JSON file of them
-        (:mod:`mxstats.nn.constants`). Norms that it does not name take the Gaussian constant.
+        (:mod:`mxstats.nn.constants`). Norms that it does not name take the Gaussian constant; what
+        it says of norms that stay is not used.
     final_norm
         Whether the norm behind the last layer becomes an MXNorm of its own (no linear of ours need
         read it), its output cast and the gain multiplied after; with ``"rmsnorm"`` it stays.
@@ -126,7 +127,8 @@ def convert(
         Not a module, or one that is compiled or wrapped; no decoder layer of a known family, naming
         the norms; a layer without a module that it should have, or with another in its place (an
         adapter, an earlier conversion); settings out of range, a hidden size below the block size
-        among them; constants for a norm that is not there or not converted; ``head=True`` without
+        among them; constants for a norm that is not there, or for the last one without
+        ``final_norm``; ``head=True`` without
         ``lm_head``.
     mxstats.nn.constants.ConstantsError
         A file of constants is missing, torn or of another form.
@@ -134,12 +136,18 @@ def convert(
     _check(model, norm)
     cast, size = cast_settings(fmt, scale_rule, block_size, backend, operands)
     layers = find_layers(model)
-    last = _final_norms(model, layers)
+    last = find_final_norms(model, layers)
     wants_last = final_norm and norm == MXNORM
     names = [group.norm for layer in layers.values() for group in layer.groups]
     if constants is not None and norm != MXNORM:
         raise ValueError(f"constants={constants!r}: norm={norm!r} has none")
-    given = read_constants(constants, [*names, *(last if wants_last else ())], p, size)
+    given = read_constants(
+        constants,
+        [*names, *(last if wants_last else ())],
+        p,
+        size,
+        staying=[name for layer in layers.values() for name in (*layer.behind, *layer.of_heads)],
+    )
     as_linear = {
         "fmt": fmt,
         "scale_rule": scale_rule,
@@ -292,19 +300,6 @@ def _kept_norms(model: nn.Module, layer: Layer, settings: _Settings) -> dict[str
             noise = about_noise(settings.p, size, -(-gamma.shape[0] // size))
         entries[name] = Entry(f"norm of a head: no linear reads it{noise}")
     return entries
-
-
-def _final_norms(model: nn.Module, layers: dict[str, Layer]) -> dict[str, Family]:
-    """The norm behind each stack of layers: ``norm`` beside ``layers``."""
-    found = {}
-    for name, layer in layers.items():
-        stack = name.rpartition(".")[0]
-        beside = stack.rpartition(".")[0]
-        last = f"{beside}.norm" if beside else "norm"
-        if stack and last not in found and module_at(model, last) is not None:
-            check_norm(model, last, layer.family)
-            found[last] = layer.family
-    return found
 
 
 def _heads(model: nn.Module, wanted: bool) -> list[str]:

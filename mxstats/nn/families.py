@@ -93,6 +93,34 @@ def find_layers(model: nn.Module) -> dict[str, Layer]:
     return layers
 
 
+def find_final_norms(model: nn.Module, layers: dict[str, Layer]) -> dict[str, Family]:
+    """Return the norm behind each stack of layers, ``norm`` beside ``layers``, with its family."""
+    found = {}
+    for name, layer in layers.items():
+        stack = name.rpartition(".")[0]
+        beside = stack.rpartition(".")[0]
+        last = f"{beside}.norm" if beside else "norm"
+        if stack and last not in found and module_at(model, last) is not None:
+            check_norm(model, last, layer.family)
+            found[last] = layer.family
+    return found
+
+
+def replaced_norms(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the norms whose place an MXNorm can take, by qualified name.
+
+    They are those in front of attention and MLP, layer by layer, and the last.
+
+    Raises
+    ------
+    ValueError
+        As :func:`find_layers`.
+    """
+    layers = find_layers(model)
+    names = [group.norm for layer in layers.values() for group in layer.groups]
+    return {name: model.get_submodule(name) for name in (*names, *find_final_norms(model, layers))}
+
+
 def full_name(module: nn.Module) -> str:
     """The class of a module with the Python module that it comes from."""
     return f"{type(module).__module__}.{type(module).__qualname__}"

@@ -9,7 +9,7 @@ import torch
 from mxstats.measure.calibrated import RowCalibration
 from mxstats.measure.evaluation import GAUSSIAN, NOISE, RMSNORM, evaluate
 from mxstats.theory import constant
-from tests.nn.tiny_models import tiny_ids, tiny_llama
+from tests.nn.tiny_models import tiny_gemma3, tiny_ids, tiny_llama
 
 WINDOWS = [row.tolist() for row in tiny_ids(seed=4, batch=3, length=20)]
 
@@ -99,6 +99,20 @@ def test_noise_has_the_standard_deviation_of_the_estimate(monkeypatch):
     assert len(z) == 3200
     assert abs(z.std() - sigma) < 4 * sigma / math.sqrt(2 * len(z))
     assert abs(z.mean()) < 4 * sigma / math.sqrt(len(z))
+
+
+def test_noise_is_put_where_mxnorms_would_stand():
+    from mxstats.measure.evaluation import _noisy
+
+    model = tiny_gemma3()
+    with _noisy(model, 2.0, 32, 0):
+        noisy = {name for name, module in model.named_modules() if module._forward_hooks}
+    layers = [
+        f"model.layers.{i}.{name}"
+        for i in range(2)
+        for name in ("input_layernorm", "pre_feedforward_layernorm")
+    ]
+    assert noisy == {*layers, "model.norm"}
 
 
 def test_with_rounding_there_is_a_line_for_the_cast_alone():

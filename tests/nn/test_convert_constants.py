@@ -64,6 +64,21 @@ class TestConstants:
         assert norm_at(converted, FIRST).block_weights.min() > 0.1
         assert not any("block_weights" in name for name in converted.state_dict())
 
+    @pytest.mark.parametrize("family", ["gemma3", "qwen3"])
+    def test_norms_that_stay_may_be_named_too(self, family):
+        """As a calibration of every norm of a model names them."""
+        model = TINY_MODELS[family]()
+        names = [name for name, module in model.named_modules() if "RMSNorm" in repr(type(module))]
+        report = convert(model, constants=dict.fromkeys(names, 2.0), final_norm=True)[1]
+        became = report.set_index("module").loc[names, "became"]
+        behind = ("post_attention_layernorm", "post_feedforward_layernorm")
+        ends = ("q_norm", "k_norm", *(behind if family == "gemma3" else ()))
+        stay = [name for name in names if name.endswith(ends)]
+        assert len(stay) == {"gemma3": 8, "qwen3": 4}[family]
+        assert sorted(became.index[became == "unchanged"]) == sorted(stay)
+        with pytest.raises(ValueError, match="no norm that is converted"):
+            convert(model, constants={names[0] + "x": 2.0})
+
     def test_a_file(self, tmp_path):
         path = tmp_path / "constants.json"
         content = {"p": 2, "block_size": 32, "model": "llama", "constants": {FIRST: 1.5}}
