@@ -24,9 +24,9 @@ from mxstats.activations import capture_to_store
 from mxstats.activations.models import load_smollm2
 from mxstats.activations.record import text_windows
 from mxstats.activations.text import read_text
+from mxstats.measure import recording
 from mxstats.measure.distillation import distil
 from mxstats.measure.evaluation import evaluate
-from mxstats.measure.speed import recording
 
 BLOCK_SIZES = (8, 16, 32, 64)
 WINDOW = 512

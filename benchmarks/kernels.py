@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 import mxstats
-from mxstats.measure.speed import recording
+from mxstats.measure import recording
 
 # Shapes of the ceiling table first; what comes after them are hidden sizes of other models.
 SHAPES = (

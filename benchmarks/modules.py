@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import mxstats
-from mxstats.measure.speed import recording
+from mxstats.measure import recording
 
 
 def main() -> int:

@@ -50,7 +50,7 @@ def run(
     """Time the kernels against a copy of the same bytes and against torch.compile (needs a GPU)."""
     sizes = parse_shapes(shapes)
     from mxstats import __version__
-    from mxstats.measure.speed import recording
+    from mxstats.measure import recording
 
     recording.require_gpu()
     facts = recording.about(__version__)

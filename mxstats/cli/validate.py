@@ -52,17 +52,26 @@ def run(
     report: Annotated[
         Path | None, typer.Option("--report", help="Write one HTML file with figures and reasons.")
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Write the table as parquet, with device, versions and command."
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """R = RMS/estimate at every norm of a captured model, what explains it, and the bounds."""
+    from mxstats import __version__
     from mxstats.activations import ActivationStore, sample_store
-    from mxstats.measure import validate
+    from mxstats.measure import recording, validate
     from mxstats.measure.calibrated import check_file
     from mxstats.measure.report import write_report
 
     source = sample_store() if store is None else ActivationStore(store)
-    if report is not None:
-        check_file(report)
+    for path in (report, out):
+        if path is not None:
+            check_file(path)
+    facts = {} if out is None else recording.about(__version__)
     if kernel is None and find_spec("torch") is not None:
         kernel = True
     try:
@@ -81,6 +90,14 @@ def run(
             )
     except ModuleNotFoundError as error:
         raise ValueError(str(error)) from error
+    about = source.manifest
+    if out is not None:
+        of_store = {
+            "model": f"{about.model}, {about.revision}",
+            "text": about.text,
+            "store_tokens": str(about.tokens),
+        }
+        recording.write(out, found, facts | of_store)
     size = int(found["block_size"].iloc[0])
     if report is not None:
         with progress("report") as show:
@@ -98,12 +115,13 @@ def run(
     if json:
         print_json(records(found))
         return
-    about = source.manifest
     of = f"{dist} constant" if constants is None else f"constants of {constants}"
     _print_lines(found, f"{about.model}: {about.rows} rows a norm, B = {size}, {of}")
     _print_summary(found)
     if report is not None:
         print(f"Report written to {report}.")
+    if out is not None:
+        print(f"Table written to {out}.")
 
 
 def _print_lines(found: "pd.DataFrame", title: str) -> None:

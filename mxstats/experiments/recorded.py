@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from mxstats.errors import MxstatsError
-from mxstats.measure.speed.recording import read
+from mxstats.measure.recording import read
 
 # Beside the figures: in the folder one stands in, else in the checkout that this file is part of.
 _FOLDERS = (Path("figures/data"), Path(__file__).parents[2] / "figures" / "data")

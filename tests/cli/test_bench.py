@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mxstats.cli import bench, main
-from mxstats.measure.speed import recording
+from mxstats.measure import recording
 from mxstats.measure.speed.comparison import compare
 from tests.measure.speed_cases import kernel_times, layer_parts
 

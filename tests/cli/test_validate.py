@@ -3,10 +3,11 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from mxstats.activations import write_store
-from mxstats.measure import calibrate
+from mxstats.measure import calibrate, recording, validate
 from tests.measure.stores import Layer
 
 
@@ -46,6 +47,20 @@ def test_the_report_is_written(run, store, tmp_path):
     assert code == 0
     assert "Report written to" in out
     assert (tmp_path / "r.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_the_table_is_recorded_with_what_made_it(run, store, tmp_path):
+    path = tmp_path / "v.parquet"
+    code, out, _ = run("validate", store.path, "--no-kernel", "--out", path)
+    assert code == 0
+    assert f"Table written to {path}." in out
+    table, facts = recording.read(path)
+    pd.testing.assert_frame_equal(table, validate(store))
+    assert (facts["model"], facts["text"]) == ("made, None", "none")
+    assert {"device", "torch", "triton", "mxstats", "command", "date"} <= set(facts)
+    code, _, err = run("validate", store.path, "--out", tmp_path / "no" / "v.parquet")
+    assert code == 2
+    assert err.startswith(f"mxstats: cannot write {tmp_path / 'no' / 'v.parquet'}: the folder")
 
 
 def test_without_torch_the_kernel_is_left_out(run, store, monkeypatch):

@@ -8,8 +8,7 @@ from scipy import stats
 from mxstats.activations import sample_store
 from mxstats.experiments import calibration, crest_spread, make, outliers, recorded
 from mxstats.experiments.style import style
-from mxstats.measure import calibrate
-from mxstats.measure.speed import recording
+from mxstats.measure import calibrate, recording
 from mxstats.theory import constant as exact_constant
 from tests.experiments.calibration_case import ERRORS, PENALTIES, calibration_run
 from tests.experiments.texts import check_texts

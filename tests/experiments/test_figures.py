@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from mxstats.activations import sample_store
 from mxstats.experiments import FIGURES, activations_ratio, constant, make, make_figure, recorded
 from mxstats.experiments.style import style
-from mxstats.measure.speed import recording
+from mxstats.measure import recording
 from mxstats.theory import constant as exact_constant
 from mxstats.theory import output_bounds, rms_error
 from tests.experiments.calibration_case import calibration_run

@@ -5,7 +5,7 @@ import pytest
 
 from mxstats.experiments import kernel_speed, layer_speed, recorded
 from mxstats.experiments.style import style
-from mxstats.measure.speed import recording
+from mxstats.measure import recording
 from mxstats.measure.speed.projection import project
 from tests.measure.speed_cases import kernel_times, layer_parts
 

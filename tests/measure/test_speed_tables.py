@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mxstats.measure.speed import recording, traffic
+from mxstats.measure import recording
+from mxstats.measure.speed import traffic
 from mxstats.measure.speed.comparison import compare
 from mxstats.measure.speed.projection import B200, H200, gains, project, scales
 from tests.measure.speed_cases import kernel_times, layer_parts

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 
@@ -35,22 +36,18 @@ def require_gpu() -> None:
 
 
 def about(mxstats_version: str) -> dict[str, str]:
-    """Return device, driver, versions, command and date of a run that starts now."""
-    import torch
+    """Return device, driver, versions, command and date of a run that starts now.
 
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    The device is the GPU where torch sees one, else ``"cpu"``.
+    """
     return {
-        "device": properties.name,
-        "multiprocessors": str(properties.multi_processor_count),
-        "l2_cache_bytes": str(properties.L2_cache_size),
-        "driver": _driver(),
-        "cuda": str(torch.version.cuda),
-        "torch": torch.__version__,
+        **_device(),
+        "torch": _version("torch"),
         "triton": _version("triton"),
         "liger_kernel": _version("liger-kernel"),
         "mxstats": mxstats_version,
         "python": platform.python_version(),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": _command(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -79,6 +76,29 @@ def read(path: Path | str) -> tuple[pd.DataFrame, dict[str, str]]:
     """
     stored = pq.read_table(path)
     return stored.to_pandas(), json.loads((stored.schema.metadata or {}).get(_KEY, b"{}"))
+
+
+def _command() -> str:
+    name = Path(sys.argv[0]).name
+    # What python -m mxstats runs.
+    return shlex.join(["mxstats" if name == "__main__.py" else name, *sys.argv[1:]])
+
+
+def _device() -> dict[str, str]:
+    if find_spec("torch") is None:
+        return {"device": "cpu"}
+    import torch
+
+    if not torch.cuda.is_available():
+        return {"device": "cpu"}
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "device": properties.name,
+        "multiprocessors": str(properties.multi_processor_count),
+        "l2_cache_bytes": str(properties.L2_cache_size),
+        "driver": _driver(),
+        "cuda": str(torch.version.cuda),
+    }
 
 
 def _version(package: str) -> str:
