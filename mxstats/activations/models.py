@@ -11,6 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mxstats.errors import MxstatsError
 
 if TYPE_CHECKING:
@@ -95,7 +98,12 @@ def describe_model(name_or_path: str | Path, model: Any) -> tuple[str, str | Non
 
 
 def loss(model: "nn.Module", windows: Sequence[Sequence[int]]) -> float:
-    """Mean cross-entropy in nats of every token but each window's first.
+    """Mean of :func:`losses`."""
+    return float(losses(model, windows).mean())
+
+
+def losses(model: "nn.Module", windows: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    """Cross-entropy in nats of every token but each window's first, [tokens].
 
     Parameters
     ----------
@@ -107,15 +115,14 @@ def loss(model: "nn.Module", windows: Sequence[Sequence[int]]) -> float:
     import torch
     from torch.nn.functional import cross_entropy
 
-    total, count = 0.0, 0
+    found: list[NDArray[np.float64]] = []
     device = next(model.parameters()).device
     with torch.no_grad():
         for window in windows:
             ids = torch.tensor([list(window)], device=device)
             logits = model(ids).logits[0, :-1].float()
-            total += float(cross_entropy(logits, ids[0, 1:], reduction="sum"))
-            count += len(window) - 1
-    return total / count
+            found.append(cross_entropy(logits, ids[0, 1:], reduction="none").double().cpu().numpy())
+    return np.concatenate(found)
 
 
 def _smollm2_file() -> Path:

@@ -66,6 +66,7 @@ def run(
     line = found.iloc[-1]
     scored = int(line["tokens"])
     title = f"{model}: {scored:,} tokens scored, p = {p:g}, B = {line['block_size']}"
-    shown = found[["variant", "loss", "penalty"]].to_dict("records")
-    print_table(shown, {"variant": "", "loss": ".4f", "penalty": "+.4f"}, title=title)
-    print("Loss in nats a token; the penalty is over RMSNorm, nothing rounded.")
+    shown = found.rename(columns={"penalty_error": "±"})[["variant", "loss", "penalty", "±"]]
+    formats = {"variant": "", "loss": ".4f", "penalty": "+.4f", "±": ".4f"}
+    print_table(shown.to_dict("records"), formats, title=title)
+    print("Loss in nats a token; the penalty, ± one standard error, is over RMSNorm unrounded.")

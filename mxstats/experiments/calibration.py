@@ -34,7 +34,10 @@ from mxstats.theory import constant
 COMMAND = "python benchmarks/calibration.py --out figures/data"
 
 _BLOCK_SIZE = 32
-_HEAD = ["kind", "text", "variant", "layer", "role", "index", "p", "block_size", "value", "tokens"]
+_HEAD = [
+    "kind", "text", "variant", "layer", "role", "index", "p", "block_size", "value", "value_error",
+    "tokens",
+]  # fmt: skip
 _LOOKS: dict[str, dict[str, Any]] = {
     GAUSSIAN: {"color": GREY, "marker": "v"},
     "per model": {"color": ORANGE, "marker": "s"},
@@ -49,11 +52,12 @@ _COLORS, _MARKERS = (PURPLE, SKY, YELLOW), "DP*Xh"
 def compute(
     *, full: bool = False, progress: Callable[[str, float], None] | None = None
 ) -> pd.DataFrame:
-    """Table: kind, text, variant, layer, role, index, p, block_size, value, tokens.
+    """Table: kind, text, variant, layer, role, index, p, block_size, value, value_error, tokens.
 
     kind ``error``: RMS over tokens of ln r̂ − ln RMS at a norm input, B = 32, each variant on
     tokens that it was not fitted on; ``limit``: √(V/K) there, what is left of Gaussian rows.
-    ``penalty``: nats a token over the loss with RMSNorm. ``tokens``: measured, or scored.
+    ``penalty``: nats a token over the loss with RMSNorm, its standard error ``value_error``.
+    ``tokens``: measured, or scored.
 
     The error of the Gaussian constant follows from that of the constant c of the layer, of which
     the mean is zero on the tokens that it was fitted on: its square and that of ln(c/c̃) add up. It
@@ -62,7 +66,7 @@ def compute(
     """
     del full, progress
     run, facts = recorded(
-        "calibration", COMMAND, where="where the model is installed, in some 25 minutes on a CPU,"
+        "calibration", COMMAND, where="where the model is installed, in an hour on a CPU,"
     )
     fits = run[(run["kind"] == "error") & (run["block_size"] == _BLOCK_SIZE)]
     fits = fits.assign(variant="per " + fits["per"].astype(str), tokens=fits["rows"])
@@ -77,7 +81,9 @@ def compute(
         parts.insert(0, of_layers.assign(variant=GAUSSIAN, value=before))
     limit = of_layers.assign(kind="limit", variant=NOISE, value=of_layers["sampling_limit"])
     losses = run[(run["kind"] == "loss") & (run["variant"] != RMSNORM)]
-    losses = losses.assign(kind="penalty", value=losses["penalty"])
+    losses = losses.assign(
+        kind="penalty", value=losses["penalty"], value_error=losses["penalty_error"]
+    )
     table = pd.concat([*parts, limit, losses], ignore_index=True).reindex(columns=_HEAD)
     return table.astype({"block_size": "int64", "tokens": "int64"})
 
@@ -130,9 +136,12 @@ def _penalties(panel: Axes, losses: pd.DataFrame, looks: dict[str, dict[str, Any
     for variant, here in losses.groupby("variant", sort=False):
         here = here.sort_values("block_size")
         shown = here["value"].where(here["value"] > 0.0)
-        panel.plot(
-            here["block_size"], shown, mfc="white", mew=0.8, label=variant, **looks[str(variant)]
-        )
+        look = looks[str(variant)]
+        panel.plot(here["block_size"], shown, mfc="white", mew=0.8, label=variant, **look)
+        # Down to a tenth of it, where an error is as large as what it is of.
+        low = (shown - here["value_error"]).clip(lower=0.1 * shown)
+        high = shown + here["value_error"]
+        panel.vlines(here["block_size"], low, high, color=look["color"], lw=1.2, alpha=0.6)
     # A penalty that is none has no place on a log axis: it is marked at its lower end.
     none = losses[losses["value"] <= 0.0]
     for line in none.to_dict("records"):

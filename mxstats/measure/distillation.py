@@ -42,6 +42,8 @@ class Distilled:
     """The weights, to save or convert with; without intervals."""
     steps: pd.DataFrame
     """A line a step: ``step``, ``window``, ``kl`` (nats a token, before the step)."""
+    held_out: pd.DataFrame
+    """A line a pass, and one before the first: ``passes`` done, ``kl`` of the windows held out."""
 
 
 def distil(
@@ -49,6 +51,7 @@ def distil(
     windows: Sequence[Sequence[int]],
     calibration: RowCalibration,
     *,
+    held_out: Sequence[Sequence[int]] = (),
     passes: int = 2,
     learning_rate: float = 0.03,
     seed: int = 0,
@@ -66,6 +69,9 @@ def distil(
     calibration
         Where the training begins: weights (``per="block"``, p = 2) of every norm that
         :func:`mxstats.nn.convert` replaces, the last one too.
+    held_out
+        Token ids of other windows. With them, what is returned are the weights with which the
+        divergence was smallest there: those of the start, or those after one of the passes.
     passes
         How often each window is read, in an order of its own each time; at least 1.
     learning_rate
@@ -89,16 +95,18 @@ def distil(
         that :func:`mxstats.nn.convert` does not know.
     """
     import torch
-    from torch.nn.functional import kl_div, log_softmax
 
     norms = _norms(model, calibration)
-    if not len(windows) or not all(len(window) for window in windows):
-        raise ValueError(f"windows: {len(windows)}, and none may be empty; token ids are needed")
+    if not len(windows):
+        raise ValueError("windows: none; token ids are needed")
+    for name, given in (("windows", windows), ("held_out", held_out)):
+        if not all(len(window) for window in given):
+            raise ValueError(f"{name}: {len(given)}, and none may be empty; token ids are needed")
     if passes < 1:
         raise ValueError(f"passes={passes}: must be at least 1")
     if not 0.0 < learning_rate < math.inf:
         raise ValueError(f"learning_rate={learning_rate:g}: must be above 0 and finite")
-    device = next(model.parameters()).device
+    device, size = next(model.parameters()).device, calibration.block_size
     start = {name: calibration.weights[name] for name in norms}
     logs = {
         name: torch.tensor(np.log(w), dtype=torch.float32, device=device, requires_grad=True)
@@ -114,37 +122,73 @@ def distil(
     adam = torch.optim.Adam(logs.values(), lr=learning_rate, betas=_BETAS)
     order = np.random.default_rng(seed)
     total = passes * len(windows)
-    turns = np.concatenate([order.permutation(len(windows)) for _ in range(passes)])
-    lines: list[dict[str, float]] = []
-    with _frozen(model):
-        for step, turn in enumerate(turns):
-            if progress is not None:
-                said = f"KL {lines[-1]['kl']:.4f} nats a token" if lines else "first window"
-                progress(said, step / total)
-            for group in adam.param_groups:
-                group["lr"] = learning_rate * _schedule(step, total)
-            ids = torch.tensor([list(windows[turn])], device=device)
+    steps: list[dict[str, float]] = []
+    judged: list[dict[str, float]] = []
+    best = {name: log.detach().clone() for name, log in logs.items()}
+
+    def judge(done: int) -> None:
+        """Keep the weights as they are now, unless others did better on the windows held out."""
+        if held_out:
             with torch.no_grad():
-                aim = log_softmax(model(input_ids=ids).logits[0].float(), -1)
-            with _weighted(norms, logs, calibration.block_size):
-                said = log_softmax(model(input_ids=ids).logits[0].float(), -1)
-                kl = kl_div(said, aim, log_target=True, reduction="batchmean")
+                apart = [_divergence(model, one, norms, logs, size) * len(one) for one in held_out]
+            mean = float(sum(apart)) / sum(len(one) for one in held_out)
+            judged.append({"passes": done, "kl": mean})
+            if mean > min(line["kl"] for line in judged):
+                return
+        best.update({name: log.detach().clone() for name, log in logs.items()})
+
+    with _frozen(model):
+        judge(0)
+        for turns in (order.permutation(len(windows)) for _ in range(passes)):
+            for turn in turns:
+                if progress is not None:
+                    said = f"KL {steps[-1]['kl']:.4f} nats a token" if steps else "first window"
+                    progress(said, len(steps) / total)
+                for group in adam.param_groups:
+                    group["lr"] = learning_rate * _schedule(len(steps), total)
+                kl = _divergence(model, windows[turn], norms, logs, size)
                 adam.zero_grad()
                 kl.backward()
-            adam.step()
-            with torch.no_grad():
-                for name, log in logs.items():
-                    log.clamp_(*limits[name])
-            lines.append({"step": step, "window": int(turn), "kl": float(kl.detach())})
+                adam.step()
+                with torch.no_grad():
+                    for name, log in logs.items():
+                        log.clamp_(*limits[name])
+                steps.append({"step": len(steps), "window": int(turn), "kl": float(kl.detach())})
+            judge(len(steps) // len(windows))
     trained = {
         # float32 may end a rounding outside of the limits.
-        name: np.clip(log.detach().double().exp().cpu().numpy(), *_limits(calibration, name))
-        for name, log in logs.items()
+        name: np.clip(log.double().exp().cpu().numpy(), *_limits(calibration, name))
+        for name, log in best.items()
     }
-    table = _table(calibration, start, trained)
     return Distilled(
-        replace(calibration, weights=trained, intervals={}, table=table), pd.DataFrame(lines)
+        replace(
+            calibration,
+            weights=trained,
+            intervals={},
+            table=_table(calibration, start, trained),
+        ),
+        pd.DataFrame(steps),
+        pd.DataFrame(judged, columns=["passes", "kl"]),
     )
+
+
+def _divergence(
+    model: "nn.Module",
+    window: Sequence[int],
+    norms: "dict[str, nn.Module]",
+    logs: "dict[str, torch.Tensor]",
+    block_size: int,
+) -> "torch.Tensor":
+    """KL(model with its own norms ‖ model with MXNorms), the mean over a window's tokens."""
+    import torch
+    from torch.nn.functional import kl_div, log_softmax
+
+    ids = torch.tensor([list(window)], device=next(model.parameters()).device)
+    with torch.no_grad():
+        aim = log_softmax(model(input_ids=ids).logits[0].float(), -1)
+    with _weighted(norms, logs, block_size):
+        said = log_softmax(model(input_ids=ids).logits[0].float(), -1)
+    return kl_div(said, aim, log_target=True, reduction="batchmean")
 
 
 def _norms(model: "nn.Module", calibration: RowCalibration) -> "dict[str, nn.Module]":

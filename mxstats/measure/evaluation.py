@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from mxstats.activations.models import loss
+from mxstats.activations.models import losses
 from mxstats.formats import BlockFormat, ScaleRule, block_format
 from mxstats.theory import rms_error
 
@@ -58,7 +60,8 @@ def evaluate(
     -------
     DataFrame
         A line a variant: ``variant``, ``p``, ``block_size``, ``format``, ``loss`` (nats a token),
-        ``penalty`` (over RMSNorm unrounded), ``tokens`` scored.
+        ``penalty`` (over RMSNorm unrounded) and its standard error ``penalty_error`` (from the
+        differences token by token, taken as independent of each other), ``tokens`` scored.
 
     Raises
     ------
@@ -80,37 +83,43 @@ def evaluate(
     common = {"fmt": fmt, "scale_rule": scale_rule, "block_size": block_size}
     mxnorm = {"norm": "mxnorm", "p": p, "final_norm": True, **common}
 
-    def with_mxnorm(constants: Any) -> float:
-        return loss(convert(model, constants=_plain(constants), **mxnorm)[0], windows)
+    def with_mxnorm(constants: Any) -> NDArray[np.float64]:
+        return losses(convert(model, constants=_plain(constants), **mxnorm)[0], windows)
 
-    variants: dict[str, Callable[[], float]] = {RMSNORM: lambda: loss(model, windows)}
+    variants: dict[str, Callable[[], NDArray[np.float64]]] = {
+        RMSNORM: lambda: losses(model, windows)
+    }
     if fmt is not None:
-        variants[f"{RMSNORM}, cast"] = lambda: loss(
+        variants[f"{RMSNORM}, cast"] = lambda: losses(
             convert(model, norm="rmsnorm", **common)[0], windows
         )
     variants[GAUSSIAN] = lambda: with_mxnorm(None)
     for name, constants in given.items():
         variants[name] = lambda constants=constants: with_mxnorm(constants)
     if noise:
-        variants[NOISE] = lambda: _loss_with_noise(model, windows, p, size, seed)
+        variants[NOISE] = lambda: _losses_with_noise(model, windows, p, size, seed)
     lines = []
+    before = None
     for at, (name, measure) in enumerate(variants.items()):
         if progress is not None:
             progress(name, at / len(variants))
         rounded = name not in (RMSNORM, NOISE)
+        found = measure()
+        before = found if before is None else before
+        more = found - before
         lines.append(
             {
                 "variant": name,
                 "p": p,
                 "block_size": size,
                 "format": name_of_format if rounded else None,
-                "loss": measure(),
+                "loss": float(found.mean()),
+                "penalty": float(more.mean()),
+                "penalty_error": float(more.std(ddof=min(1, tokens - 1))) / tokens**0.5,
                 "tokens": tokens,
             }
         )
-    table = pd.DataFrame(lines)
-    table.insert(5, "penalty", table["loss"] - table["loss"].iloc[0])
-    return table
+    return pd.DataFrame(lines)
 
 
 def _plain(constants: Any) -> Any:
@@ -121,11 +130,11 @@ def _plain(constants: Any) -> Any:
     return getattr(constants, "constants", constants)
 
 
-def _loss_with_noise(
+def _losses_with_noise(
     model: "nn.Module", windows: Sequence[Sequence[int]], p: float, block_size: int, seed: int
-) -> float:
+) -> NDArray[np.float64]:
     with _noisy(model, p, block_size, seed):
-        return loss(model, windows)
+        return losses(model, windows)
 
 
 @contextmanager

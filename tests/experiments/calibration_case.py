@@ -48,7 +48,7 @@ def calibration_run():
                     {
                         "kind": "loss", "text": text, "variant": variant, "p": 2.0,
                         "block_size": size, "format": None, "loss": 3.0 + value,
-                        "penalty": value, "tokens": 2044,
+                        "penalty": value, "penalty_error": value / 8, "tokens": 2044,
                     }
                 )  # fmt: skip
     return pd.DataFrame(lines)

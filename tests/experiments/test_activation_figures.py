@@ -214,6 +214,10 @@ def test_calibration_shows_errors_at_32_and_all_losses(data):
         for name, xy in lines.items():
             np.testing.assert_array_equal(xy[:, 0], [8, 16, 32, 64])
             np.testing.assert_allclose(xy[:, 1], factor * PENALTIES[name] * xy[:, 0] / 8)
+        # Each point with its standard error, an eighth of it here.
+        bars = np.concatenate([bar.get_segments() for bar in panel.collections])[..., 1]
+        points = np.concatenate([xy[:, 1] for xy in lines.values()])
+        np.testing.assert_allclose(bars, points[:, None] * [0.875, 1.125])
     # No two variants look alike.
     looks = {(line.get_color(), line.get_marker()) for line in below[0].lines}
     assert len(looks) == len(PENALTIES) - 1

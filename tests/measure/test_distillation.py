@@ -75,6 +75,33 @@ def test_the_first_divergence_is_that_of_the_converted_model():
         np.testing.assert_allclose(w, before.weights[name], rtol=1e-6)  # float32
 
 
+def test_the_weights_are_those_that_did_best_on_windows_held_out():
+    model = tiny_llama()
+    before = distil(model, WINDOWS[:2], start(model, 0.4), passes=10).calibration
+    # Steps to the other end of what weights may be lead away from such as are about right.
+    kwargs = {"held_out": WINDOWS[2:], "passes": 3, "learning_rate": 100.0}
+    away = distil(model, WINDOWS[:2], before, **kwargs)
+    assert away.held_out["passes"].tolist() == [0, 1, 2, 3]
+    assert away.held_out["kl"].idxmin() == 0
+    for name, w in away.calibration.weights.items():
+        np.testing.assert_allclose(w, before.weights[name], rtol=1e-6)  # float32
+    assert (away.calibration.table["moved"] < 1e-6).all()
+    # Of the smallest weights every pass makes better ones, and the last is taken.
+    better = distil(model, WINDOWS[:2], start(model, 0.0625), held_out=WINDOWS[2:], passes=3)
+    assert better.held_out["kl"].is_monotonic_decreasing
+    with torch.no_grad():
+        ids = torch.tensor(WINDOWS[2:])
+        other, _ = mxs.nn.convert(
+            model, norm="mxnorm", p=2, fmt=None, block_size=BLOCK_SIZE, final_norm=True,
+            constants=better.calibration.weights,
+        )  # fmt: skip
+        aim, said = (one(ids).logits[0].double().log_softmax(-1) for one in (model, other))
+    # float32 logits near 1 through two layers, by two orders of operations.
+    assert better.held_out["kl"].iloc[-1] == pytest.approx(
+        float((aim.exp() * (aim - said)).sum(-1).mean()), rel=1e-3
+    )
+
+
 def test_weights_keep_to_their_limits_and_the_table_to_the_weights():
     model = tiny_llama()
     trained = distil(model, WINDOWS, start(model, 0.0625), passes=3, learning_rate=3.0).calibration
@@ -121,7 +148,8 @@ def test_the_model_stays_as_it_was_and_the_seed_decides():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"windows": []}, "windows: 0"),
+        ({"windows": []}, "windows: none"),
+        ({"held_out": [[]]}, "held_out: 1, and none may be empty"),
         ({"windows": [[1, 2], []]}, "none may be empty"),
         ({"passes": 0}, "passes=0"),
         ({"learning_rate": 0.0}, "learning_rate=0"),
