@@ -59,17 +59,22 @@ def load_smollm2(dtype: "torch.dtype | str" = "float32") -> tuple[Any, Any]:
 
 
 def load_model(
-    name_or_path: str | Path = SMOLLM2, *, dtype: "torch.dtype | str" = "float32"
+    name_or_path: str | Path = SMOLLM2,
+    *,
+    dtype: "torch.dtype | str" = "float32",
+    trust_remote_code: bool = False,
 ) -> tuple[Any, Any]:
     """A causal language model and its tokenizer.
 
     Parameters
     ----------
     name_or_path
-        ``"smollm2"``, or a local folder that ``transformers`` can load. Code that comes with a
-        model is never run.
+        ``"smollm2"``, or a local folder that ``transformers`` can load.
     dtype
         Dtype of the weights.
+    trust_remote_code
+        Whether Python code in that folder may be run, which can do anything that you can. Without
+        it a model that needs such code is an error.
 
     Raises
     ------
@@ -84,7 +89,7 @@ def load_model(
             f"no model {str(name_or_path)!r}: it is neither {SMOLLM2!r} nor a local folder, "
             "and nothing is downloaded"
         )
-    return _load(folder, dtype)
+    return _load(folder, dtype, trust_remote_code=trust_remote_code)
 
 
 def describe_model(name_or_path: str | Path, model: Any) -> tuple[str, str | None]:
@@ -136,15 +141,23 @@ def _smollm2_file() -> Path:
     raise ModelError(f"the package {SMOLLM2_PACKAGE} holds no .gguf file: {_how_to_install()}")
 
 
-def _load(folder: Path, dtype: "torch.dtype | str", **options: str) -> tuple[Any, Any]:
+def _load(
+    folder: Path,
+    dtype: "torch.dtype | str",
+    *,
+    gguf_file: str | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[Any, Any]:
     missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
-    if options:
+    if gguf_file is not None:
         missing += [name for name in ("gguf", "accelerate") if find_spec(name) is None]
     if missing:
         raise ModelError(f"loading a model needs {', '.join(missing)}: {_how_to_install()}")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    common: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, **options}
+    common: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    if gguf_file is not None:
+        common["gguf_file"] = gguf_file
     with _quiet():
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, **common)

@@ -42,6 +42,7 @@ def capture_to_store(
     statistics: bool = True,
     block_size: int = 32,
     seed: int = 0,
+    trust_remote_code: bool = False,
     resume: bool = False,
     overwrite: bool = False,
     announce: Callable[["Estimate"], None] | None = None,
@@ -58,7 +59,7 @@ def capture_to_store(
     ----------
     out
         Folder or URL of the store to make, as :func:`write_store` takes it.
-    model
+    model, trust_remote_code
         What :func:`load_model` takes.
     text
         What :func:`read_text` takes: None for the bundled licence text, a file or a folder.
@@ -104,7 +105,7 @@ def capture_to_store(
     check_plain("text", text_name(text))
     check_target(out, overwrite=overwrite)
     content = read_text(text)
-    network, tokenizer = load_model(model)
+    network, tokenizer = load_model(model, trust_remote_code=trust_remote_code)
     windows = text_windows(tokenizer, content, max_tokens=tokens, window=window)
     name, revision = describe_model(model, network)
     with ranks.from_environment():

@@ -42,6 +42,7 @@ def run(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a store, or an interrupted capture.")
     ] = False,
+    trust_remote_code: options.TrustRemoteCode = False,
     json: options.Json = False,
 ) -> None:
     """Capture the inputs of every RMSNorm of a model into a store."""
@@ -58,6 +59,7 @@ def run(
             keep_rows=keep_rows,
             block_size=block_size,
             seed=seed,
+            trust_remote_code=trust_remote_code,
             resume=resume,
             overwrite=overwrite,
             announce=announce,

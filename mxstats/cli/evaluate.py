@@ -37,6 +37,7 @@ def run(
         int | None,
         typer.Option("--block-size", "-B", help="Instead of the format's.", show_default=False),
     ] = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     json: options.Json = False,
 ) -> None:
     """Loss of a model with RMSNorm, with MXNorm, and with pure noise of the size of √(V/K)."""
@@ -48,7 +49,7 @@ def run(
     content = read_text(text)
     with progress("evaluate") as report:
         report("loading the model", 0.0)
-        network, tokenizer = load_model(model)
+        network, tokenizer = load_model(model, trust_remote_code=trust_remote_code)
         windows = text_windows(tokenizer, content, max_tokens=tokens, window=window)
         found = evaluate(
             network,

@@ -20,4 +20,8 @@ HiddenSize = Annotated[int, typer.Option("--hidden-size", "-D", help="Elements a
 MaybeHiddenSize = Annotated[
     int | None, typer.Option("--hidden-size", "-D", help="Elements a row.", show_default=False)
 ]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Run Python code that the model's folder holds."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]

@@ -1,4 +1,5 @@
 import importlib.util
+import json
 import sys
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import nn
 from mxstats.activations import ModelError, load_model, load_smollm2
 from mxstats.activations import models as module
 from mxstats.activations.models import describe_model, loss
+from mxstats.cli import main
 
 
 def pretend_missing(monkeypatch, *names):
@@ -46,6 +48,40 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path):
     with pytest.raises(ModelError, match="transformers cannot load"):
         load_model(tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+def test_code_that_comes_with_a_model_is_run_where_that_is_asked_for(
+    tiny_folder, tiny_llama, ids, tmp_path, monkeypatch, capsys
+):
+    from transformers import dynamic_module_utils
+
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    about = json.loads((tiny_folder / "config.json").read_text())
+    about |= {
+        "model_type": "mine",
+        "auto_map": {"AutoConfig": "mine.MineConfig", "AutoModelForCausalLM": "mine.MineModel"},
+    }
+    (tiny_folder / "config.json").write_text(json.dumps(about))
+    (tiny_folder / "mine.py").write_text(
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        f"open({str(tmp_path / 'ran')!r}, 'w').close()\n"
+        "class MineConfig(LlamaConfig):\n    model_type = 'mine'\n"
+        "class MineModel(LlamaForCausalLM):\n    config_class = MineConfig\n"
+    )
+    text = tmp_path / "text.txt"
+    text.write_text("a b a b " * 8)
+    command = ["capture", str(tmp_path / "s"), "--model", str(tiny_folder), "--text", str(text)]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "trust" in said
+    assert not (tmp_path / "ran").exists()
+    assert main([*command, "--trust-remote-code"]) == 0
+    assert (tmp_path / "ran").exists()
+    model, _ = load_model(tiny_folder, trust_remote_code=True)
+    assert type(model).__name__ == "MineModel"
+    assert torch.equal(model(ids).logits, tiny_llama(ids).logits)
 
 
 def test_a_local_folder(tiny_folder, tiny_llama, ids, capfd):
