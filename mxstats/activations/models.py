@@ -164,6 +164,11 @@ def _load(
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **common)
         except (OSError, ValueError, KeyError, ImportError) as error:
             reason = (str(error).strip() or repr(error)).splitlines()[0]
+            if not trust_remote_code and "trust_remote_code" in str(error):
+                reason = (
+                    "it comes with Python code of its own; read that, and to run it give "
+                    "trust_remote_code=True (--trust-remote-code)"
+                )
             raise ModelError(f"transformers cannot load {folder}: {reason}") from error
     return model.eval(), tokenizer
 

@@ -85,7 +85,7 @@ def test_the_sample_is_a_fresh_capture(smollm2):
 
 @pytest.mark.model
 def test_making_it_twice_gives_the_same_bytes(smollm2, tmp_path, monkeypatch):
-    monkeypatch.setattr("mxstats.activations.record.load_model", lambda _: smollm2)
+    monkeypatch.setattr("mxstats.activations.record.load_model", lambda *_, **__: smollm2)
     first, second = make_sample(tmp_path / "a"), make_sample(tmp_path / "b")
     assert first.manifest == second.manifest
     for shard in first.manifest.shards:
