@@ -5,7 +5,8 @@
 SmolLM2-135M reads the topics of Python's own help (``pydoc_data.topics``), constants are fitted on
 what enters its norms, weights of blocks are trained on what it says of that text and of text that
 it writes itself, and its loss is measured on texts that it did not read there: the GNU GPL 3 and
-the source of the standard library's ``argparse``. Some minutes on a GPU, an hour on two cores.
+the source of the standard library's ``argparse``. Beside the table it saves the trained weights, a
+file a block size. Some minutes on a GPU, an hour on two cores.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import torch
 import mxstats as mxs
 from mxstats.activations import capture_to_store
 from mxstats.activations.models import load_smollm2
+from mxstats.activations.own_text import write_windows
 from mxstats.activations.record import text_windows
 from mxstats.activations.text import read_text
 from mxstats.measure import recording
@@ -37,13 +39,16 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("figures/data"))
     parser.add_argument("--tokens", type=int, default=22 * WINDOW, help="read for calibration")
     parser.add_argument("--held-out", type=int, default=4 * WINDOW, help="read of each other text")
-    parser.add_argument("--first-token-weight", type=float, default=1.0)
-    parser.add_argument("--own-windows", type=int, default=22, help="that the model writes")
-    parser.add_argument("--passes", type=int, default=4, help="of training over all windows")
-    parser.add_argument("--learning-rate", type=float, default=0.03)
+    parser.add_argument("--own-windows", type=int, default=44, help="that the model writes")
+    parser.add_argument("--passes", type=int, default=2, help="of training over all windows")
+    parser.add_argument(
+        "--learning-rate", type=float, nargs="+", default=[0.01, 0.03],
+        help="of training; the one that does best on windows held out is taken",
+    )  # fmt: skip
     chosen = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     start = time.perf_counter()
+    chosen.out.mkdir(parents=True, exist_ok=True)
 
     def say(what: str) -> None:
         print(f"{time.perf_counter() - start:6.0f} s  {what}", flush=True)
@@ -59,29 +64,34 @@ def main() -> int:
         found: dict[tuple[int, str], Any] = {}
         for size in BLOCK_SIZES:
             for per in ("model", "layer", "block"):
-                found[size, per] = mxs.calibrate(
-                    store, per=per, block_size=size,
-                    first_token_weight=chosen.first_token_weight,
-                )  # fmt: skip
+                found[size, per] = mxs.calibrate(store, per=per, block_size=size)
             say(f"calibrated B = {size}")
     errors = pd.concat(one.table.assign(kind="error") for one in found.values())
     model, tokenizer = load_smollm2()
     model = model.to(device)
     read = text_windows(tokenizer, help_topics(), max_tokens=chosen.tokens, window=WINDOW)
-    written = own_text(model, read[0][0], chosen.own_windows, WINDOW)
+    written = write_windows(model, bos=read[0][0], windows=chosen.own_windows, length=WINDOW)
     say(f"wrote {len(written)} windows, the first: {tokenizer.decode(written[0][1:25])!r}")
+    # Every fifth of both kinds says when to stop, and which rate is best.
+    held = [*read[::5], *written[::5]]
+    seen = [window for kind in (read, written) for at, window in enumerate(kind) if at % 5]
     for size in BLOCK_SIZES:
-        trained = distil(
-            model, [*read, *written], found[size, "block"],
-            passes=chosen.passes, learning_rate=chosen.learning_rate,
-        )  # fmt: skip
-        found[size, "block, trained"] = trained.calibration
-        kl, turn = trained.steps["kl"], len(read) + len(written)
-        moved = trained.calibration.table["moved"].median()
-        say(
-            f"trained B = {size}: KL {kl[:turn].mean():.4f} in the first pass, "
-            f"{kl[-turn:].mean():.4f} in the last; weights moved by {moved:.3f}"
-        )
+        runs = {
+            rate: distil(
+                model, seen, found[size, "block"],
+                held_out=held, passes=chosen.passes, learning_rate=rate,
+            )
+            for rate in chosen.learning_rate
+        }  # fmt: skip
+        for rate, run in runs.items():
+            moved = run.calibration.table["moved"].median()
+            kl = ", ".join(f"{value:.4f}" for value in run.held_out["kl"])
+            say(
+                f"trained B = {size}, rate {rate:g}: held-out KL {kl}; weights moved by {moved:.3f}"
+            )
+        best = min(runs, key=lambda rate: runs[rate].held_out["kl"].min())
+        found[size, "block, trained"] = runs[best].calibration
+        runs[best].calibration.save(chosen.out / f"smollm2_135m_b{size}.json")
     lines = []
     for name, content in (("GPL-3", read_text(None)), ("argparse.py", inspect.getsource(argparse))):
         windows = text_windows(tokenizer, content, max_tokens=chosen.held_out, window=WINDOW)
@@ -97,9 +107,8 @@ def main() -> int:
         "model": f"{store.manifest.model}, {store.manifest.revision}",
         "text": "pydoc_data.topics",
         "tokens": str(store.manifest.tokens),
-        "first_token_weight": f"{chosen.first_token_weight:g}",
         "training": f"{chosen.passes} passes over these and {len(written) * WINDOW} tokens that "
-        f"the model wrote, learning rate {chosen.learning_rate:g}",
+        f"the model wrote, a fifth of both held out, learning rate of {chosen.learning_rate} by it",
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "mxstats": mxs.__version__,
@@ -113,23 +122,6 @@ def help_topics() -> str:
     from pydoc_data import topics
 
     return "\n\n".join(topics.topics[name] for name in sorted(topics.topics))
-
-
-def own_text(model: torch.nn.Module, bos: int, windows: int, length: int) -> list[list[int]]:
-    """Windows that the model writes after a BOS, each token drawn with its probability."""
-    if not windows:
-        return []
-    device = next(model.parameters()).device
-    generator = torch.Generator().manual_seed(0)
-    written = torch.full((windows, 1), bos)
-    cache: Any = None
-    with torch.no_grad():
-        for _ in range(length - 1):
-            found = model(written[:, -1:].to(device), past_key_values=cache, use_cache=True)
-            cache = found.past_key_values
-            chances = found.logits[:, -1].float().softmax(-1).cpu()
-            written = torch.cat([written, torch.multinomial(chances, 1, generator=generator)], 1)
-    return written.tolist()
 
 
 if __name__ == "__main__":
