@@ -44,18 +44,16 @@ def print_table(
     lines: Sequence[Mapping[Any, Any]], formats: Mapping[str, str], *, title: str | None = None
 ) -> None:
     """Print lines as a table; ``formats`` gives the columns and their number format."""
-    shown = Table(
-        title=None if title is None else Text(title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name, how in formats.items():
         shown.add_column(name, justify="right" if how else "left", no_wrap=name != "note")
     for line in lines:
         shown.add_row(*(_cell(line[name], how) for name, how in formats.items()))
-    Console(highlight=False).print(shown)
+    console = Console(highlight=False)
+    if title is not None:
+        # Not the table's own, which wraps at the table's width.
+        console.print(Text(title, style="bold"))
+    console.print(shown)
 
 
 def warn(message: str) -> None:

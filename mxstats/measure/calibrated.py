@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -59,6 +60,76 @@ class RowCalibration:
         else:
             content["constants"] = self.constants
         return write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_calibration(path: str | os.PathLike[str]) -> RowCalibration:
+    """Return the calibration that :meth:`RowCalibration.save` wrote to a file.
+
+    Its table has ``layer``, ``p``, ``block_size``, ``per`` and ``rows``; errors, intervals and
+    bounds are not in the file.
+
+    Raises
+    ------
+    ConstantsError
+        The file is missing, torn or of another form, or lacks what ``save`` writes.
+    """
+    from mxstats.nn.constants import ConstantsError, read_file
+
+    file = Path(path)
+    content = read_file(file)
+
+    def take(key: str, fits: Callable[[Any], bool], wanted: str) -> Any:
+        if key not in content or not fits(content[key]):
+            shown = repr(content[key]) if key in content else "not there"
+            raise ConstantsError(f"{file}: {key} is {shown}; a calibration has {wanted}")
+        return content[key]
+
+    constants, weights = content["constants"], content["weights"]
+    names = list(weights or constants)
+    if bool(constants) == bool(weights):
+        raise ConstantsError(
+            f"{file}: {len(constants)} constants and {len(weights)} weights; a calibration has "
+            f"either, of at least one layer"
+        )
+    p = take("p", lambda one: _number(one) and one > 0, "a number above 0")
+    block_size = take("block_size", lambda one: _whole(one) and one > 0, "a whole number above 0")
+    per = take("per", ("block",).__contains__ if weights else ("model", "layer").__contains__,
+               "'block' with weights, 'model' or 'layer' with constants")  # fmt: skip
+    rows = take(
+        "rows",
+        lambda one: (
+            isinstance(one, dict) and one.keys() == set(names) and all(map(_whole, one.values()))
+        ),
+        "the number of rows of each of its layers",
+    )
+    return RowCalibration(
+        p=float(p),
+        block_size=block_size,
+        per=per,
+        model=take("model", lambda one: isinstance(one, str), "a name"),
+        revision=take("revision", lambda one: isinstance(one, str | None), "a name or null"),
+        text=take("text", lambda one: isinstance(one, str), "a name"),
+        constants={name: float(c) for name, c in constants.items()},
+        weights={name: np.asarray(w, dtype=np.float64) for name, w in weights.items()},
+        intervals={},
+        table=pd.DataFrame(
+            {
+                "layer": names,
+                "p": float(p),
+                "block_size": block_size,
+                "per": per,
+                "rows": [rows[name] for name in names],
+            }
+        ),
+    )
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value < float("inf")
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def write_atomically(path: str | os.PathLike[str], text: str) -> Path:

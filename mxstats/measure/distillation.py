@@ -112,12 +112,10 @@ def distil(
         name: torch.tensor(np.log(w), dtype=torch.float32, device=device, requires_grad=True)
         for name, w in start.items()
     }
+    outer = {name: _limits(calibration, name, norm) for name, norm in norms.items()}
     limits = {
-        name: tuple(
-            torch.tensor(np.log(end), dtype=torch.float32, device=device)
-            for end in _limits(calibration, name)
-        )
-        for name in norms
+        name: tuple(torch.tensor(np.log(end), dtype=torch.float32, device=device) for end in ends)
+        for name, ends in outer.items()
     }
     adam = torch.optim.Adam(logs.values(), lr=learning_rate, betas=_BETAS)
     order = np.random.default_rng(seed)
@@ -157,7 +155,7 @@ def distil(
             judge(len(steps) // len(windows))
     trained = {
         # float32 may end a rounding outside of the limits.
-        name: np.clip(log.double().exp().cpu().numpy(), *_limits(calibration, name))
+        name: np.clip(log.double().exp().cpu().numpy(), *outer[name])
         for name, log in best.items()
     }
     return Distilled(
@@ -165,7 +163,7 @@ def distil(
             calibration,
             weights=trained,
             intervals={},
-            table=_table(calibration, start, trained),
+            table=_table(calibration, start, trained, outer),
         ),
         pd.DataFrame(steps),
         pd.DataFrame(judged, columns=["passes", "kl"]),
@@ -210,10 +208,23 @@ def _norms(model: "nn.Module", calibration: RowCalibration) -> "dict[str, nn.Mod
     return norms
 
 
-def _limits(calibration: RowCalibration, name: str) -> "tuple[np.ndarray[Any, Any], ...]":
-    table = calibration.table
-    sizes = dict(zip(table["layer"], table["hidden_size"].tolist(), strict=True))
-    return weight_limits(calibration.block_size, sizes[name])
+def _limits(calibration: RowCalibration, name: str, norm: "nn.Module") -> tuple[Any, Any]:
+    """Ends of what a norm's weights may be; ValueError where they are not between them."""
+    hidden_size = next(norm.parameters()).shape[0]
+    low, high = weight_limits(calibration.block_size, hidden_size)
+    w = calibration.weights[name]
+    if w.shape != low.shape:
+        raise ValueError(
+            f"calibration has {w.size} weights of {name}, which has {low.size} blocks of "
+            f"{calibration.block_size} at hidden size {hidden_size}"
+        )
+    # A rounding apart is what a file may have of another library's arithmetic.
+    if not ((w >= low * (1 - 1e-9)) & (w <= high * (1 + 1e-9))).all():
+        raise ValueError(
+            f"calibration has weights of {name} from {w.min():g} to {w.max():g}; from "
+            f"{low.min():g} to {high.max():g} the output keeps RMSNorm's bound"
+        )
+    return low, high
 
 
 def _schedule(step: int, total: int) -> float:
@@ -266,13 +277,20 @@ def _weighted(
         yield
 
 
-def _table(calibration: RowCalibration, start: dict[str, Any], end: dict[str, Any]) -> pd.DataFrame:
+def _table(
+    calibration: RowCalibration,
+    start: dict[str, Any],
+    end: dict[str, Any],
+    limits: dict[str, tuple[Any, Any]],
+) -> pd.DataFrame:
+    """What remains true of the calibration's table, and what the weights are now."""
     keep = ["layer", "role", "index", "hidden_size", "p", "block_size", "per", "rows"]
-    table = calibration.table.loc[calibration.table["layer"].isin(list(end)), keep]
+    table = calibration.table
+    table = table.loc[table["layer"].isin(list(end)), table.columns.intersection(keep, sort=False)]
     lines = []
     for name in table["layer"]:
         w = end[name]
-        low, high = _limits(calibration, name)
+        low, high = limits[name]
         lines.append(
             {
                 "w_low": w.min(),

@@ -62,7 +62,7 @@ def read_constants(
     if constants == "":
         raise ValueError("constants='': the path of a JSON file is needed")
     if isinstance(constants, str | os.PathLike):
-        constants = _read_file(Path(constants), p, block_size)
+        constants = _read_for(Path(constants), p, block_size)
     if _is_number(constants):
         return dict.fromkeys(names, float(constants))  # pyright: ignore[reportArgumentType]
     if not isinstance(constants, Mapping):
@@ -106,7 +106,11 @@ def _closest(name: Any, names: Sequence[str]) -> str:
     return f"the closest is {found[0]!r}" if found else "none is"
 
 
-def _read_file(path: Path, p: float, block_size: int) -> dict[str, Any]:
+def read_file(path: Path) -> dict[str, Any]:
+    """Return what a file of constants holds, its constants and weights checked for their kind.
+
+    Raises ConstantsError where it is missing, torn or of another form.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -115,10 +119,7 @@ def _read_file(path: Path, p: float, block_size: int) -> dict[str, Any]:
         raise ConstantsError(f"{path}: not a whole JSON file: {error}") from error
     if not isinstance(content, dict) or not content.keys() & {"constants", "weights"}:
         raise ConstantsError(f"{path}: an object with 'constants' or 'weights' is needed")
-    for key, used in (("p", p), ("block_size", block_size)):
-        if key in content and content[key] != used:
-            raise ConstantsError(f"{path}: made for {key}={content[key]!r}, not {used!r}")
-    of_kind = {}
+    of_kind: dict[str, dict[str, Any]] = {}
     for kind, fits, wanted in (
         ("constants", _is_number, "a number"),
         ("weights", _is_list, "a list of numbers"),
@@ -131,7 +132,16 @@ def _read_file(path: Path, p: float, block_size: int) -> dict[str, Any]:
                 raise ConstantsError(f"{path}: {kind}[{name!r}] must be {wanted}")
     for name in of_kind["constants"].keys() & of_kind["weights"].keys():
         raise ConstantsError(f"{path}: {name!r} has both a constant and weights")
-    return {**of_kind["constants"], **of_kind["weights"]}
+    return {**content, **of_kind}
+
+
+def _read_for(path: Path, p: float, block_size: int) -> dict[str, Any]:
+    """Constants and weights by name, of a file that was made for this p and block size."""
+    content = read_file(path)
+    for key, used in (("p", p), ("block_size", block_size)):
+        if key in content and content[key] != used:
+            raise ConstantsError(f"{path}: made for {key}={content[key]!r}, not {used!r}")
+    return {**content["constants"], **content["weights"]}
 
 
 def _is_list(value: Any) -> bool:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import mxstats as mxs
+from mxstats.measure import read_calibration
 from mxstats.measure.calibrated import RowCalibration
 from mxstats.measure.distillation import distil
 from tests.nn.tiny_models import tiny_gemma3, tiny_ids, tiny_llama
@@ -173,3 +174,36 @@ def test_constants_and_weights_of_another_model_are_refused():
     del found.weights["model.norm"]
     with pytest.raises(ValueError, match=r"no weights of model\.norm"):
         distil(model, WINDOWS, found)
+
+
+def test_a_file_of_weights_trains_as_what_it_was_saved_from(tmp_path):
+    model, before = tiny_llama(), start(tiny_llama())
+    from_file = read_calibration(before.save(tmp_path / "start.json"))
+    runs = [distil(model, WINDOWS, one, passes=1) for one in (before, from_file)]
+    pd.testing.assert_frame_equal(runs[0].steps, runs[1].steps)
+    for name, w in runs[0].calibration.weights.items():
+        np.testing.assert_array_equal(w, runs[1].calibration.weights[name])
+    # What a file does not say of the layers is not made up.
+    assert "hidden_size" not in runs[1].calibration.table
+    # And the result can itself be saved and read.
+    again = read_calibration(runs[1].calibration.save(tmp_path / "trained.json"))
+    np.testing.assert_array_equal(
+        again.weights["model.norm"], runs[1].calibration.weights["model.norm"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("w", "message"),
+    [
+        (np.full(3, 0.2), "3 weights of model.norm, which has 4 blocks of 16 at hidden size 64"),
+        # 1/16 and 1 are the ends: m²/B <= q <= m².
+        (np.array([0.2, 0.06, 0.2, 0.2]), "from 0.06 to 0.2; from 0.0625 to 1"),
+        (np.array([0.2, 1.01, 0.2, 0.2]), "from 0.2 to 1.01"),
+        (np.array([0.2, np.nan, 0.2, 0.2]), "from nan to nan"),
+    ],
+)
+def test_weights_that_no_bound_holds_for_are_refused(w, message):
+    model, before = tiny_llama(), start(tiny_llama())
+    before.weights["model.norm"] = w
+    with pytest.raises(ValueError, match=message):
+        distil(model, WINDOWS, before)
